@@ -1,0 +1,17 @@
+/*
+ * admin.h - what only the daemon knows, as rows in a sealed memfd: workers, leases, the audit. Never
+ * a token.
+ */
+#ifndef DAEMON_ADMIN_H
+#define DAEMON_ADMIN_H
+
+#include "shm/message.h"
+
+#include <stdbool.h>
+
+struct daemon;
+
+/* False: the tool can no longer be answered; close it. */
+bool admin_answer(struct daemon *d, int fd, const struct admin_request *rq);
+
+#endif

@@ -1,0 +1,190 @@
+/*
+ * audit.c - everything that is counted, counted again. Each part walks its own house (index_audit,
+ * spaces_audit); here is what only shows between them: pages, leases, sessions, groups.
+ */
+#include "daemon/daemon.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct audit {
+    struct daemon *d;
+    audit_find *find;
+    void *arg;
+    unsigned findings;
+    uint8_t *seen; /* by page: how often it is listed by an owner */
+};
+
+#define FIND(a, ...) ((a)->findings++, (a)->find((a)->arg, __VA_ARGS__))
+
+static void expect(struct audit *a, const char *what, uint64_t counted, uint64_t walked)
+{
+    if (counted != walked)
+        FIND(a, "%s: counted %llu, walked %llu", what, (unsigned long long)counted,
+             (unsigned long long)walked);
+}
+
+/* ---- pages ---------------------------------------------------------------------------- */
+
+static void audit_states(struct audit *a)
+{
+    const struct pool *p = &a->d->pool;
+    uint32_t n[PAGE_INFLIGHT + 1] = {0};
+    for (uint32_t id = 1; id <= p->n_blocks; id++) {
+        if (p->state[id] > PAGE_INFLIGHT)
+            FIND(a, "page %u is in state %u", id, p->state[id]);
+        else
+            n[p->state[id]]++;
+    }
+    expect(a, "free pages", p->n_free, n[PAGE_FREE]);
+    expect(a, "private pages", p->n_private, n[PAGE_PRIVATE]);
+    expect(a, "cached pages", p->n_cached, n[PAGE_CACHED]);
+    expect(a, "pages in flight", p->n_inflight, n[PAGE_INFLIGHT]);
+    expect(a, "pinned and idle pages", p->n_cached,
+           (uint64_t)index_pinned(a->d->index) + index_idle(a->d->index));
+    expect(a, "all pages", p->n_blocks,
+           (uint64_t)p->n_free + p->n_private + p->n_cached + p->n_inflight);
+}
+
+/* A page stands once at most, here or in one lease's table. */
+static void see_page(struct audit *a, uint32_t id, enum page_state state, const char *where)
+{
+    const struct pool *p = &a->d->pool;
+    if (id == 0 || id > p->n_blocks) {
+        FIND(a, "%s names page %u of %u", where, id, p->n_blocks);
+        return;
+    }
+    if (a->seen[id]++)
+        FIND(a, "page %u stands twice, now in %s", id, where);
+    if (p->state[id] != state)
+        FIND(a, "page %u in %s is in state %u, not %u", id, where, p->state[id], state);
+}
+
+static void audit_free_stack(struct audit *a)
+{
+    for (uint32_t i = 0; i < a->d->pool.n_free; i++)
+        see_page(a, a->d->pool.free[i], PAGE_FREE, "the free stack");
+}
+
+/* ---- leases --------------------------------------------------------------------------- */
+
+/* Pages of the table that are the lease's own; those below the held depth are duplicates. */
+static uint32_t own_pages(const struct lease *l, uint32_t *duplicates)
+{
+    uint32_t n = 0, held = l->path.where.depth + (l->partial.where.depth ? 1 : 0);
+    *duplicates = 0;
+    for (uint32_t i = 0; i < l->n_pages; i++)
+        if (!(l->pages[i] & LEASE_PUBLISHED)) {
+            n++;
+            *duplicates += l->matched + i < held;
+        }
+    return n;
+}
+
+static void audit_lease(struct audit *a, const struct group *g, const struct lease *l)
+{
+    const struct leases *ls = &a->d->leases;
+    unsigned long long id = l->id;
+    uint32_t slot = (uint32_t)l->id, depth = l->path.where.depth, duplicates;
+    if (slot >= ls->n_slots || ls->slot[slot] != l || ls->generation[slot] != l->id >> 32)
+        FIND(a, "lease %llx is not in its slot", id);
+    if (l->group != g)
+        FIND(a, "lease %llx is linked in a group that is not its own", id);
+    if (l->opener ? l->opener->group != g : !list_empty(&l->of_session))
+        FIND(a, "lease %llx belongs to a session outside its group", id);
+    if (l->n_pages > l->cap_pages || l->matched > depth || depth > lease_table(l))
+        FIND(a, "lease %llx: %u matched, held to %u, %u pages of %u", id, l->matched, depth, l->n_pages,
+             l->cap_pages);
+    own_pages(l, &duplicates);
+    if (duplicates != l->duplicates)
+        FIND(a, "lease %llx: counted %u duplicates, walked %u", id, l->duplicates, duplicates);
+    for (uint32_t i = 0; i < l->n_pages; i++)
+        if (!(l->pages[i] & LEASE_PUBLISHED))
+            see_page(a, l->pages[i], PAGE_PRIVATE, "a lease's table");
+}
+
+static uint64_t audit_groups(struct audit *a)
+{
+    uint64_t leases = 0, members = 0;
+    list_each(at, after, &a->d->groups) {
+        const struct group *g = list_entry(at, struct group, link);
+        members += g->members;
+        list_each(of_group, next, &g->leases) {
+            audit_lease(a, g, list_entry(of_group, struct lease, of_group));
+            leases++;
+        }
+    }
+    expect(a, "members of all groups", a->d->n_sessions, members);
+    return leases;
+}
+
+static void audit_leases(struct audit *a)
+{
+    const struct leases *ls = &a->d->leases;
+    uint64_t used = 0, linked = audit_groups(a);
+    for (uint32_t i = 0; i < ls->top; i++)
+        used += ls->slot[i] != NULL;
+    expect(a, "leases", ls->n_used, used);
+    expect(a, "leases linked in groups", ls->n_used, linked);
+    expect(a, "lease slots", ls->top, (uint64_t)ls->n_used + ls->n_free);
+}
+
+/* ---- sessions --------------------------------------------------------------------------- */
+
+static void audit_session(struct audit *a, const struct session *s)
+{
+    uint64_t leases = 0, own = 0;
+    uint32_t duplicates;
+    list_each(at, after, &s->leases) {
+        const struct lease *l = list_entry(at, struct lease, of_session);
+        leases++;
+        own += own_pages(l, &duplicates);
+        if (l->opener != s)
+            FIND(a, "lease %llx is not of worker %llu, where it is linked", (unsigned long long)l->id,
+                 (unsigned long long)s->number);
+    }
+    expect(a, "leases of a worker", s->n_leases, leases);
+    expect(a, "private pages of a worker", s->private_blocks, own);
+    for (uint32_t i = 0; i < s->job.n_pages; i++)
+        see_page(a, s->job.pages[i], PAGE_PRIVATE, "an unfinished reserve");
+}
+
+static void audit_sessions(struct audit *a)
+{
+    uint64_t n = 0;
+    list_each(at, after, &a->d->sessions) {
+        audit_session(a, list_entry(at, struct session, link));
+        n++;
+    }
+    expect(a, "workers", a->d->n_sessions, n);
+}
+
+/* Every private page was seen in a table or an unfinished reserve, every free one on the stack. */
+static void audit_unseen(struct audit *a)
+{
+    const struct pool *p = &a->d->pool;
+    for (uint32_t id = 1; id <= p->n_blocks; id++)
+        if (!a->seen[id] && (p->state[id] == PAGE_FREE || p->state[id] == PAGE_PRIVATE))
+            FIND(a, "page %u is %s, but nobody lists it", id,
+                 p->state[id] == PAGE_FREE ? "free" : "private");
+}
+
+unsigned daemon_audit(struct daemon *d, audit_find *find, void *arg)
+{
+    if (!d->carved)
+        return 0;
+    struct audit a = {.d = d, .find = find, .arg = arg, .seen = calloc((size_t)d->n_blocks + 1, 1)};
+    if (!a.seen) {
+        FIND(&a, "there is no memory for the audit");
+        return a.findings;
+    }
+    audit_states(&a);
+    audit_free_stack(&a);
+    audit_leases(&a);
+    audit_sessions(&a);
+    audit_unseen(&a);
+    a.findings += index_audit(d->index, find, arg);
+    a.findings += spaces_audit(d->spaces, find, arg);
+    free(a.seen);
+    return a.findings;
+}

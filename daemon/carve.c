@@ -1,0 +1,137 @@
+/*
+ * carve.c - the cache itself: made at start, or when the first worker brings its layout.
+ */
+#include "daemon/daemon.h"
+#include "daemon/geometry.h"
+#include "daemon/handshake.h"
+#include "daemon/log.h"
+#include "shm/status.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LEASES_MAX = 1 << 20 };
+
+static void fill_header(struct daemon *d, const struct geometry *g)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    struct index_header *h = d->header;
+    h->magic = INDEX_MAGIC;
+    h->format = LAYOUT_FORMAT;
+    h->active = !d->options->null_index;
+    h->epoch = d->epoch;
+    h->region_bytes = g->plan.bytes;
+    h->params = g->params;
+    h->block_bytes = g->layout.block_bytes;
+    h->block_stride = g->block_stride;
+    h->snapshot_bytes = g->layout.snapshot_bytes;
+    h->slot_stride = g->slot_stride;
+    h->n_devices = g->layout.n_devices;
+    h->n_slots = g->n_slots;
+    memcpy(h->model_digest, g->layout.model_digest, sizeof h->model_digest);
+    h->started_realtime_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    h->daemon_pid = (uint32_t)getpid();
+}
+
+static uint32_t lease_slots(const struct options *o)
+{
+    uint64_t all = (uint64_t)o->max_workers * o->max_leases;
+    if (all > LEASES_MAX)
+        all = o->max_leases > LEASES_MAX ? o->max_leases : LEASES_MAX;
+    return (uint32_t)all;
+}
+
+/* Region, index and tables. False: no memory. */
+static bool make_tables(struct daemon *d, struct geometry *g)
+{
+    if (getrandom(&g->params.hash_seed, sizeof g->params.hash_seed, 0) !=
+        (ssize_t)sizeof g->params.hash_seed)
+        return false;
+    if (segment_create(&d->index_segment, SEGMENT_INDEX, SEGMENT_DAEMON, g->plan.bytes))
+        return false;
+    d->header = d->index_segment.base;
+    fill_header(d, g);
+    if (!pool_init(&d->pool, g->n_blocks))
+        return false;
+    const struct index_config config = {
+        .region = d->header, .pool = &d->pool, .policy = d->options->policy};
+    d->index = index_new(&config);
+    if (!d->index)
+        return false;
+    d->spaces = spaces_new(d->index);
+    return d->spaces && leases_init(&d->leases, lease_slots(d->options));
+}
+
+static bool make_devices(struct daemon *d, const struct geometry *g, char *why, size_t n_why)
+{
+    const struct device_want want = {.bytes = g->pool_bytes,
+                                     .huge_pages = d->options->huge_pages,
+                                     .numa_node = d->options->numa_node};
+    for (uint32_t i = 0; i < g->layout.n_devices; i++) {
+        char note[512], cause[160];
+        d->devices[i] = device_create(&want, cause, sizeof cause, note, sizeof note);
+        if (!d->devices[i]) {
+            snprintf(why, n_why, "%s: %s", d->options->blocks ? "--blocks" : "--bytes", cause);
+            return false;
+        }
+        if (note[0])
+            log_warning("device %u: %s", i, note);
+    }
+    return true;
+}
+
+void daemon_uncarve(struct daemon *d)
+{
+    for (uint32_t i = 0; i < DEVICES_MAX; i++) {
+        device_free(d->devices[i]);
+        d->devices[i] = NULL;
+    }
+    leases_deinit(&d->leases);
+    if (d->spaces)
+        spaces_free(d->spaces);
+    if (d->index)
+        index_free(d->index);
+    pool_deinit(&d->pool);
+    segment_free(&d->index_segment);
+    d->spaces = NULL;
+    d->index = NULL;
+    d->header = NULL;
+    d->carved = false;
+}
+
+int daemon_carve(struct daemon *d, const struct wire_layout *layout, char *why, size_t n_why)
+{
+    struct wire_layout wanted = *layout;
+    if (d->options->has_model && memcmp(d->options->layout.model_digest, layout->model_digest,
+                                        sizeof layout->model_digest) != 0) {
+        memcpy(wanted.model_digest, d->options->layout.model_digest, sizeof wanted.model_digest);
+        return hello_compare(&wanted, layout, why, n_why);
+    }
+    struct geometry g;
+    if (!geometry_plan(d->options, &wanted, &g, why, n_why))
+        return STATUS_EMISMATCH;
+    snprintf(why, n_why, "there is no memory for the index of %u blocks; ask for fewer with --blocks or "
+                         "--bytes",
+             g.n_blocks);
+    if (!make_tables(d, &g) || !make_devices(d, &g, why, n_why)) {
+        daemon_uncarve(d);
+        return STATUS_ENOSPC;
+    }
+    d->layout = g.layout;
+    d->n_blocks = g.n_blocks;
+    d->n_slots = g.n_slots;
+    d->block_stride = g.block_stride;
+    d->slot_stride = g.slot_stride;
+    d->carved = true;
+    daemon_publish(d);
+    shm_store_release(&d->header->ready, 1); /* this must be last: tools may look now */
+    log_info("pool: %u blocks of %u tokens and %llu bytes, %u slots, %u device%s of %llu MiB", d->n_blocks,
+             d->layout.block_tokens, (unsigned long long)d->layout.block_bytes, d->n_slots,
+             d->layout.n_devices, d->layout.n_devices == 1 ? "" : "s",
+             (unsigned long long)(g.pool_bytes >> 20));
+    return 0;
+}

@@ -1,0 +1,153 @@
+/*
+ * Who holds the lock on PATH.lock owns PATH. The kernel drops the lock with its holder, so a socket
+ * that SIGKILL left behind is stale exactly when we get the lock, and may be replaced. The lock file
+ * is removed on a clean stop: whoever has opened it meanwhile sees that the file it locked is no
+ * longer the one at the path, and tries again.
+ */
+#include "daemon/control.h"
+
+#include "daemon/daemon.h"
+#include "daemon/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { EXIT_OPTION = 2, EXIT_BUSY = 1 };
+
+static const char DEFAULT_DIRECTORY[] = "/run/prefixd";
+
+struct lock_path {
+    char text[sizeof((struct options *)0)->socket + sizeof ".lock"];
+};
+
+static struct lock_path lock_path(const struct daemon *d)
+{
+    struct lock_path p;
+    snprintf(p.text, sizeof p.text, "%s.lock", d->options->socket);
+    return p;
+}
+
+static struct sockaddr_un address(const struct daemon *d)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    memcpy(at.sun_path, d->options->socket, sizeof at.sun_path);
+    return at;
+}
+
+/* Is what we locked still what the path names? */
+static bool same_file(int fd, const char *path)
+{
+    struct stat ours, there;
+    return fstat(fd, &ours) == 0 && stat(path, &there) == 0 && ours.st_ino == there.st_ino &&
+           ours.st_dev == there.st_dev;
+}
+
+static int open_lock(const char *path)
+{
+    for (;;) {
+        int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (fd < 0)
+            return -errno;
+        if (flock(fd, LOCK_EX | LOCK_NB)) {
+            int rc = -errno;
+            close(fd);
+            return rc;
+        }
+        if (same_file(fd, path))
+            return fd;
+        close(fd);
+    }
+}
+
+int control_lock(struct daemon *d)
+{
+    const char *path = d->options->socket;
+    if (strncmp(path, DEFAULT_DIRECTORY, sizeof DEFAULT_DIRECTORY - 1) == 0)
+        (void)mkdir(DEFAULT_DIRECTORY, 0755); /* if it fails, the open below says why */
+
+    struct lock_path lock = lock_path(d);
+    int fd = open_lock(lock.text);
+    if (fd == -EWOULDBLOCK) {
+        log_error("another prefixd serves %s; stop it, or give --socket another path", path);
+        return EXIT_BUSY;
+    }
+    if (fd < 0) {
+        log_error("--socket %s: its lock %s cannot be made: %s", path, lock.text, strerror(-fd));
+        return EXIT_OPTION;
+    }
+    d->lock_fd = fd;
+    return 0;
+}
+
+/* Somebody else's file or living socket is left alone, though we hold our lock. */
+static bool clear_path(const struct daemon *d)
+{
+    struct sockaddr_un at = address(d);
+    struct stat st;
+    if (lstat(at.sun_path, &st))
+        return errno == ENOENT;
+    if (!S_ISSOCK(st.st_mode)) {
+        errno = EEXIST;
+        return false;
+    }
+    int probe = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (probe < 0)
+        return false;
+    bool dead = connect(probe, (const struct sockaddr *)&at, sizeof at) && errno == ECONNREFUSED;
+    close(probe);
+    if (dead)
+        return unlink(at.sun_path) == 0;
+    errno = EADDRINUSE;
+    return false;
+}
+
+static int make_listener(const struct daemon *d)
+{
+    struct sockaddr_un at = address(d);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -errno;
+    /* Everybody may connect; who may attach is decided by SO_PEERCRED (handshake.c). */
+    if (bind(fd, (const struct sockaddr *)&at, sizeof at) || chmod(at.sun_path, 0666) ||
+        listen(fd, SOMAXCONN)) {
+        int rc = -errno;
+        close(fd);
+        return rc;
+    }
+    return fd;
+}
+
+int control_listen(struct daemon *d)
+{
+    int fd = clear_path(d) ? make_listener(d) : -errno;
+    if (fd < 0) {
+        log_error("--socket %s: it cannot be made: %s", d->options->socket,
+                  fd == -EEXIST       ? "a file that is no socket is there; remove it"
+                  : fd == -EADDRINUSE ? "another program listens there"
+                                      : strerror(-fd));
+        return EXIT_OPTION;
+    }
+    d->listen_fd = fd;
+    return 0;
+}
+
+void control_close(struct daemon *d)
+{
+    if (d->listen_fd >= 0) {
+        (void)unlink(d->options->socket);
+        close(d->listen_fd);
+    }
+    if (d->lock_fd >= 0) {
+        struct lock_path lock = lock_path(d);
+        (void)unlink(lock.text);
+        close(d->lock_fd);
+    }
+    d->listen_fd = d->lock_fd = -1;
+}

@@ -1,0 +1,179 @@
+#include "daemon/daemon.h"
+
+#include "daemon/control.h"
+#include "daemon/log.h"
+#include "daemon/notify.h"
+#include "daemon/visitor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+enum { EXIT_TROUBLE = 1, EXIT_OPTION = 2, FDS_A_WORKER = 2, FDS_OF_OURS = 128 };
+
+/* ---- start ---------------------------------------------------------------------------- */
+
+static int trouble(const char *what)
+{
+    log_error("%s: %s", what, strerror(errno));
+    return EXIT_TROUBLE;
+}
+
+/* What the limit allows at most, we take; say so if it does not suffice. */
+static void raise_descriptor_limit(const struct options *o)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit))
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
+    uint64_t needed = (uint64_t)o->max_workers * FDS_A_WORKER + FDS_OF_OURS;
+    if (limit.rlim_max < needed)
+        log_warning("--max-workers %u needs %llu descriptors and the limit is %llu; raise it (ulimit -n, "
+                    "LimitNOFILE=)",
+                    o->max_workers, (unsigned long long)needed, (unsigned long long)limit.rlim_max);
+}
+
+static void signal_ready(struct daemon *d, struct watch *w, uint32_t events)
+{
+    struct signalfd_siginfo info;
+    if (read(d->signal_fd, &info, sizeof info) != (ssize_t)sizeof info)
+        return;
+    log_info("SIG%s from process %u", sigabbrev_np((int)info.ssi_signo), info.ssi_pid);
+    d->stopping = true;
+}
+
+/* A signal is one more descriptor. SIGXFSZ is ignored: a file size limit is a full file system. */
+static int start_signals(struct daemon *d)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
+    if (sigprocmask(SIG_BLOCK, &set, NULL))
+        return trouble("signals");
+    d->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (d->signal_fd < 0)
+        return trouble("signalfd");
+    d->on_signal.ready = signal_ready;
+    return watch_add(d, d->signal_fd, &d->on_signal) ? trouble("epoll") : 0;
+}
+
+static int start_basics(struct daemon *d)
+{
+    d->scratch = malloc(PIECE_BYTES);
+    d->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    d->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (!d->scratch || d->epoll_fd < 0 || d->spare_fd < 0)
+        return trouble("start");
+    while (d->epoch == 0)
+        if (getrandom(&d->epoch, sizeof d->epoch, 0) != (ssize_t)sizeof d->epoch)
+            return trouble("random numbers");
+    raise_descriptor_limit(d->options);
+    return start_signals(d);
+}
+
+static int start_cache(struct daemon *d)
+{
+    char why[256];
+    if (d->options->waits) {
+        log_info("--bytes %llu: waiting for the first worker's layout",
+                 (unsigned long long)d->options->bytes);
+        return 0;
+    }
+    if (daemon_carve(d, &d->options->layout, why, sizeof why) == 0)
+        return 0;
+    log_error("%s", why);
+    return EXIT_OPTION;
+}
+
+int daemon_start(struct daemon *d, const struct options *options)
+{
+    *d = (struct daemon){.options = options,
+                         .signal_fd = -1,
+                         .epoll_fd = -1,
+                         .lock_fd = -1,
+                         .listen_fd = -1,
+                         .spare_fd = -1,
+                         .index_segment = {.fd = -1}};
+    list_init(&d->sessions);
+    list_init(&d->groups);
+    list_init(&d->visitors);
+    log_setup(options->log_level);
+
+    int rc = start_basics(d);
+    if (rc == 0)
+        rc = control_lock(d);
+    if (rc == 0)
+        rc = start_cache(d);
+    if (rc == 0)
+        rc = control_listen(d);
+    if (rc == 0 && visitors_start(d))
+        rc = trouble("epoll");
+    if (rc)
+        return rc;
+    log_info("prefixd %s serves %s, epoch %016llx", PREFIXD_VERSION, options->socket,
+             (unsigned long long)d->epoch);
+    printf("ready %s\n", options->socket);
+    (void)fflush(stdout);
+    notify_systemd("READY=1");
+    return 0;
+}
+
+/* ---- stop ----------------------------------------------------------------------------- */
+
+static void close_fd(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+void daemon_stop(struct daemon *d)
+{
+    if (d->listen_fd >= 0)
+        notify_systemd("STOPPING=1");
+    list_each(at, after, &d->sessions)
+        session_end(d, list_entry(at, struct session, link), true, "the daemon stops");
+    visitors_stop(d);
+    control_close(d);
+    daemon_uncarve(d);
+    close_fd(&d->signal_fd);
+    close_fd(&d->epoll_fd);
+    close_fd(&d->spare_fd);
+    free(d->scratch);
+    d->scratch = NULL;
+}
+
+/* ---- counters --------------------------------------------------------------------------- */
+
+void daemon_publish(struct daemon *d)
+{
+    if (!d->carved)
+        return;
+    struct counters *c = &d->counters;
+    c->blocks_free = d->pool.n_free;
+    c->blocks_private = d->pool.n_private;
+    c->blocks_pinned = index_pinned(d->index);
+    c->blocks_idle = index_idle(d->index);
+    c->blocks_inflight = d->pool.n_inflight;
+    c->nodes = index_nodes(d->index);
+    c->spaces = spaces_live(d->spaces);
+    c->leases = d->leases.n_used;
+    c->workers = d->n_sessions;
+    c->disk_scan_done = 1; /* there is no disk to scan */
+    if (memcmp(c, &d->published, sizeof *c) == 0)
+        return;
+    d->published = *c;
+    stats_publish(&d->header->stats, c);
+}

@@ -1,0 +1,30 @@
+/*
+ * dispatch.h - what each record does: one function an opcode, found in one table.
+ *
+ * The record is a private copy; arenas are hostile and copied before they are looked at. All that
+ * can fail comes before the first change.
+ */
+#ifndef DAEMON_DISPATCH_H
+#define DAEMON_DISPATCH_H
+
+#include "shm/message.h"
+
+#include <stdbool.h>
+
+struct daemon;
+struct session;
+
+/* Tokens and blocks that one session may cost a turn before the next one has its own. */
+enum { TURN_TOKENS = 64 * 1024, TURN_BLOCKS = 512 };
+
+/* Do one record. True: *out is the completion, post it. False: it became s->job, call
+ * dispatch_continue each turn until that returns true. *cost grows by the work done, in tokens. */
+bool dispatch_request(struct daemon *d, struct session *s, const struct request *rq,
+                      struct wire_completion *out, uint64_t *cost);
+bool dispatch_continue(struct daemon *d, struct session *s, struct wire_completion *out,
+                       uint64_t *cost);
+
+/* Give back what an unfinished job has taken (its session ends). */
+void dispatch_abandon(struct daemon *d, struct session *s);
+
+#endif

@@ -1,0 +1,192 @@
+/*
+ * Lookups. The fast form: the worker has walked the shared index and names the deepest place that
+ * it matched; what is left is to believe it (the same identity below the same root is the same
+ * path), hold it, stamp it, and find the tail. The slow form walks here, a piece of tokens a
+ * record, and is the oracle of the fast one.
+ */
+#include "daemon/dispatch_private.h"
+
+enum { LOOKUP_FLAGS = RF_FETCH | RF_NO_MATCH | RF_QUIET };
+
+static void answer_match(struct call *c, const struct lease *l)
+{
+    c->out->lease = l->id;
+    c->out->lookup = (struct completion_lookup){
+        .where = l->path.where,
+        .tail_block = l->tail_tokens ? l->tail_block : NO_PAGE,
+        .tail_tokens = l->tail_tokens,
+        .slot = NO_SLOT,
+    };
+}
+
+static void take_tail(struct call *c, struct lease *l, const uint32_t *rest, uint32_t n_rest)
+{
+    struct place tail;
+    uint32_t block, tokens;
+    if (!n_rest || !index_tail(c->d->index, l->path.where, rest, n_rest, &tail, &block, &tokens))
+        return;
+    index_hold(c->d->index, &l->tail, tail);
+    l->tail_block = block;
+    l->tail_tokens = tokens;
+}
+
+static void settle_lookup(struct call *c, struct lease *l, uint32_t n_tokens)
+{
+    struct counters *n = &c->d->counters;
+    uint32_t depth = l->path.where.depth;
+    l->matched = depth;
+    l->opening = false;
+    answer_match(c, l);
+    if (c->rq->flags & (RF_QUIET | RF_NO_MATCH))
+        return;
+    index_stamp(c->d->index, l->path.where);
+    n->lookups++;
+    if (depth)
+        n->hits++;
+    else
+        n->misses++;
+    n->hit_tokens += (uint64_t)depth * c->d->layout.block_tokens;
+    n->lookup_tokens += n_tokens;
+}
+
+static struct place root_place(const struct call *c, uint32_t space)
+{
+    uint32_t root = spaces_root(c->d->spaces, space);
+    return (struct place){index_node_at(index_view_of(c->d->index), root)->identity, root, 0};
+}
+
+int op_lookup(struct call *c)
+{
+    const struct request_lookup *q = &c->rq->lookup;
+    struct daemon *d = c->d;
+    if (c->rq->flags & ~LOOKUP_FLAGS || c->rq->lease || q->reserved ||
+        q->rest > d->layout.block_tokens)
+        return STATUS_EINVAL;
+    struct index_query rest;
+    if (!call_piece(c, q->rest ? q->arena : 0, q->rest, 0, 0, &rest))
+        return STATUS_EINVAL;
+    uint32_t space = call_space(c, q->space);
+    if (space == UINT32_MAX)
+        return STATUS_ENOENT;
+    struct place where = root_place(c, space);
+    bool match = !(c->rq->flags & RF_NO_MATCH) && !d->options->null_index;
+    if (match) {
+        where = q->where;
+        if (!index_resolve(d->index, spaces_root(d->spaces, space), &where))
+            return ANSWER_RETRY;
+    }
+    struct lease *l = lease_open(d, c->s, space, q->session, c->rq->tag);
+    if (!l)
+        return STATUS_ENOSPC;
+    index_hold(d->index, &l->path, where);
+    if (match)
+        take_tail(c, l, rest.tokens, q->rest);
+    settle_lookup(c, l, q->n_tokens);
+    return 0;
+}
+
+/* The lease that a slow lookup goes on with, or a new one. */
+static int slow_lease(struct call *c, struct lease **l)
+{
+    const struct request_lookup_slow *q = &c->rq->slow;
+    if (c->rq->lease) {
+        *l = lease_find(c->d, c->s, c->rq->lease);
+        if (!*l || !(*l)->opening || (*l)->opener != c->s)
+            return STATUS_ESTALE;
+        if (!lease_is_stale(c->d, *l))
+            return 0;
+        lease_release(c->d, *l);
+        return ANSWER_RETRY;
+    }
+    uint32_t space = call_space(c, q->space);
+    if (space == UINT32_MAX)
+        return STATUS_ENOENT;
+    *l = lease_open(c->d, c->s, space, q->session, c->rq->tag);
+    if (!*l)
+        return STATUS_ENOSPC;
+    (*l)->opening = true;
+    index_hold(c->d->index, &(*l)->path, root_place(c, space));
+    return 0;
+}
+
+static bool slow_right(const struct call *c)
+{
+    const struct request_lookup_slow *q = &c->rq->slow;
+    uint32_t bt = c->d->layout.block_tokens;
+    return !(c->rq->flags & ~(RF_FETCH | RF_QUIET | RF_LAST | RF_NO_TAIL)) && !q->reserved &&
+           q->max_match <= q->n_tokens && q->multiple && q->multiple % bt == 0 &&
+           (q->piece % bt == 0 || c->rq->flags & RF_LAST);
+}
+
+int op_lookup_slow(struct call *c)
+{
+    const struct request_lookup_slow *q = &c->rq->slow;
+    struct index *ix = c->d->index;
+    uint64_t bt = c->d->layout.block_tokens, first = 0;
+    if (!slow_right(c))
+        return STATUS_EINVAL;
+    if (c->rq->lease) {
+        const struct lease *open = lease_find(c->d, c->s, c->rq->lease);
+        first = open ? open->path.where.depth * bt : 0;
+    }
+    struct index_query query;
+    if (!call_piece(c, q->arena, q->piece, q->n_extras, first, &query))
+        return STATUS_EINVAL;
+    struct lease *l;
+    int status = slow_lease(c, &l);
+    if (status)
+        return status;
+
+    struct place where = l->path.where;
+    uint64_t end = first + q->piece, most = q->max_match < end ? q->max_match : end;
+    if (!c->d->options->null_index)
+        index_match(ix, &query, (uint32_t)(most / bt), &where);
+    index_hold_move(ix, &l->path, where);
+    uint64_t matched = where.depth * bt;
+    if (matched == end && !(c->rq->flags & RF_LAST) && end < q->max_match) {
+        answer_match(c, l);
+        return ANSWER_MORE;
+    }
+    uint32_t wanted = (uint32_t)(matched / q->multiple * (q->multiple / bt));
+    if (wanted < where.depth) {
+        where.depth = wanted;
+        index_resolve(ix, index_node_at(index_view_of(ix), where.node)->root, &where);
+        index_hold_move(ix, &l->path, where);
+    } else if (!(c->rq->flags & RF_NO_TAIL) && most > matched && !c->d->options->null_index) {
+        uint64_t rest = most - matched < bt ? most - matched : bt;
+        uint32_t limit = index_tail_limit(&query, matched, (uint32_t)rest);
+        take_tail(c, l, index_query_at(index_view_of(ix), &query, where.depth), limit);
+    }
+    settle_lookup(c, l, q->n_tokens);
+    return 0;
+}
+
+/* Answers are in order: when this is read, the lookup has been done. */
+int op_cancel(struct call *c)
+{
+    for (struct list *at = c->s->leases.prev; at != &c->s->leases; at = at->prev) {
+        struct lease *l = list_entry(at, struct lease, of_session);
+        if (l->tag != c->rq->number.n)
+            continue;
+        lease_release(c->d, l);
+        return 0;
+    }
+    return STATUS_ENOENT;
+}
+
+/* Without a disk tier everything matched is on the device already. */
+int op_fetch(struct call *c)
+{
+    const struct lease *l = call_lease(c);
+    if (!l)
+        return STATUS_ESTALE;
+    struct place where = l->path.where;
+    answer_match(c, l);
+    if (where.depth > l->matched) { /* it has inserted since: the match is the front */
+        where.depth = l->matched;
+        index_resolve(c->d->index, index_node_at(index_view_of(c->d->index), where.node)->root,
+                      &where);
+        c->out->lookup.where = where;
+    }
+    return 0;
+}

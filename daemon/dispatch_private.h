@@ -1,0 +1,48 @@
+/* dispatch_private.h - what the files dispatch*.c share: one function an opcode. */
+#ifndef DAEMON_DISPATCH_PRIVATE_H
+#define DAEMON_DISPATCH_PRIVATE_H
+
+#include "daemon/daemon.h"
+#include "shm/status.h"
+
+/* What an operation gets: the record is a private copy. It fills out->... and returns a status;
+ * STARTED means that it became s->job. */
+struct call {
+    struct daemon *d;
+    struct session *s;
+    const struct request *rq;
+    struct wire_completion *out;
+    uint64_t cost;
+};
+
+enum { STARTED = 1000 };
+
+typedef int operation(struct call *c);
+
+operation op_lookup, op_lookup_slow, op_cancel, op_fetch;             /* dispatch_lookup.c */
+operation op_reserve, op_truncate, op_insert, op_release, op_table;   /* dispatch_lease.c */
+operation op_space_open, op_space_close, op_evict, op_flush;          /* dispatch_space.c */
+operation op_snapshot_slot, op_snapshot_reserve, op_snapshot_drop, op_snapshot_none;
+
+/* One slice of a job: a status when it is done, STARTED while it is not. */
+operation go_on_reserve, go_on_evict, go_on_flush;
+void abandon_flush(struct daemon *d, struct session *s);
+
+/* The lease of the record, if it may be changed; else NULL and PFX_ESTALE is the answer. */
+struct lease *call_lease(struct call *c);
+
+/* The session has this space open (or it is the base space): its slot, or UINT32_MAX. */
+uint32_t call_space(const struct call *c, uint64_t number);
+
+/* n bytes at `at` in the request arena, copied to the daemon's scratch; NULL: out of bounds. */
+const uint8_t *call_arena(struct call *c, uint32_t at, uint64_t n);
+
+/* Room for n ids at `at` in the completion arena; NULL: out of bounds. */
+uint32_t *call_room(struct call *c, uint32_t at, uint64_t n);
+
+/* A piece of tokens and its extras, copied and checked, as a query that begins at token `first`.
+ * False: PFX_EINVAL is the answer. */
+bool call_piece(struct call *c, uint32_t at, uint32_t n_tokens, uint32_t n_extras, uint64_t first,
+                struct index_query *query);
+
+#endif

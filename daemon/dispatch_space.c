@@ -1,0 +1,146 @@
+/* Spaces, and what an administrator asks for: evict, flush. The snapshot calls answer that there is
+ * none in this version. */
+#include "daemon/dispatch_private.h"
+
+#include <string.h>
+
+int op_space_open(struct call *c)
+{
+    const struct request_space *q = &c->rq->space;
+    if (c->rq->flags || q->tenant_len > TENANT_MAX)
+        return STATUS_EINVAL;
+    const uint8_t *tenant = call_arena(c, q->tenant_len ? q->arena : 0, q->tenant_len);
+    if (!tenant)
+        return STATUS_EINVAL;
+    struct space_key key = {q->adapter_id, q->adapter_generation, q->tenant_len, {0}};
+    memcpy(key.tenant, tenant, q->tenant_len);
+    uint32_t slot;
+    if (!spaces_open(c->d->spaces, &key, &slot))
+        return STATUS_ENOSPC;
+    struct opened_space *o = session_space(c->s, slot, true);
+    if (!o || o->count == UINT32_MAX) {
+        spaces_close(c->d->spaces, slot);
+        return STATUS_ENOSPC;
+    }
+    if (o->count++) /* the table counts a session once */
+        spaces_close(c->d->spaces, slot);
+    c->out->number.n = spaces_number(c->d->spaces, slot);
+    return 0;
+}
+
+int op_space_close(struct call *c)
+{
+    uint32_t slot = spaces_find(c->d->spaces, c->rq->space.space);
+    struct opened_space *o = slot == UINT32_MAX ? NULL : session_space(c->s, slot, false);
+    if (!o)
+        return STATUS_ENOENT;
+    if (--o->count == 0) {
+        session_space_drop(c->s, slot);
+        spaces_close(c->d->spaces, slot);
+    }
+    return 0;
+}
+
+/* ---- evict -------------------------------------------------------------------------------- */
+
+int op_evict(struct call *c)
+{
+    c->s->job = (struct job){.op = OP_EVICT, .request = *c->rq, .left = c->rq->number.n};
+    return go_on_evict(c);
+}
+
+int go_on_evict(struct call *c)
+{
+    struct job *j = &c->s->job;
+    uint32_t slice = j->left < TURN_BLOCKS ? (uint32_t)j->left : TURN_BLOCKS;
+    uint32_t gone = index_evict(c->d->index, slice);
+    c->d->counters.evicted_blocks += gone;
+    c->cost += gone * 16ull;
+    j->removed += gone;
+    j->freed += gone; /* without a disk tier each removed block frees its page */
+    j->left -= gone;
+    if (gone == slice && j->left)
+        return STARTED;
+    c->out->number = (struct completion_number){.n = j->freed, .more = j->removed};
+    return 0;
+}
+
+/* ---- flush ---------------------------------------------------------------------------------- */
+
+#define ALL_SPACES UINT64_MAX
+
+int op_flush(struct call *c)
+{
+    uint64_t number = c->rq->space.space;
+    uint32_t slot = number == ALL_SPACES ? 0 : spaces_find(c->d->spaces, number);
+    if (slot == UINT32_MAX)
+        return STATUS_ENOENT;
+    c->s->job = (struct job){.op = OP_FLUSH, .request = *c->rq, .slot = slot};
+    c->d->n_flushing++;
+    return go_on_flush(c);
+}
+
+/* The space has its new root at once; what hung below the old one goes a slice a turn, and the
+ * answer comes when it is gone. */
+static bool flush_slice(struct daemon *d, struct job *j)
+{
+    bool all = j->request.space.space == ALL_SPACES, done = true;
+    uint32_t budget = TURN_BLOCKS;
+    while (budget) {
+        if (j->root.node) {
+            uint32_t gone = index_reap(d->index, j->root, budget, &done);
+            budget -= gone < budget ? gone : budget;
+            if (!done)
+                return false;
+            j->root.node = 0;
+        }
+        if (j->slot >= spaces_top(d->spaces))
+            return true;
+        if (spaces_find(d->spaces, spaces_number(d->spaces, j->slot)) != UINT32_MAX)
+            j->root = spaces_flush(d->spaces, j->slot);
+        j->slot = all ? j->slot + 1 : UINT32_MAX;
+        budget--;
+    }
+    return false;
+}
+
+int go_on_flush(struct call *c)
+{
+    c->cost += TURN_BLOCKS * 16ull;
+    if (!flush_slice(c->d, &c->s->job))
+        return STARTED;
+    c->d->n_flushing--;
+    return 0;
+}
+
+void abandon_flush(struct daemon *d, struct session *s)
+{
+    while (!flush_slice(d, &s->job))
+        continue;
+    d->n_flushing--;
+}
+
+/* ---- snapshots --------------------------------------------------------------------------------- */
+
+int op_snapshot_reserve(struct call *c)
+{
+    return call_lease(c) ? STATUS_ENOENT : STATUS_ESTALE;
+}
+
+/* No slot was ever given out. */
+int op_snapshot_slot(struct call *c)
+{
+    uint64_t slot = c->rq->number.n;
+    return slot == 0 || slot > c->d->n_slots ? STATUS_EINVAL : STATUS_ESTALE;
+}
+
+int op_snapshot_drop(struct call *c)
+{
+    return call_lease(c) ? 0 : STATUS_ESTALE;
+}
+
+int op_snapshot_none(struct call *c)
+{
+    (void)c;
+    return STATUS_ENOENT;
+}

@@ -1,0 +1,115 @@
+/*
+ * --bytes counts what can be used: n_blocks x block_bytes x devices, and the slots. The scratch
+ * block and slot of each device come on top.
+ */
+#include "daemon/geometry.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef unsigned long long ull;
+
+static bool refuse(char *why, size_t n_why, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static bool refuse(char *why, size_t n_why, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why, n_why, format, args);
+    va_end(args);
+    return false;
+}
+
+static bool check_layout(const struct wire_layout *l, char *why, size_t n)
+{
+    if (l->block_tokens < 1 || l->block_tokens > BLOCK_TOKENS_MAX)
+        return refuse(why, n, "--block-tokens %u: a block has 1 to %d tokens", l->block_tokens,
+                      BLOCK_TOKENS_MAX);
+    if (l->n_devices < 1 || l->n_devices > DEVICES_MAX)
+        return refuse(why, n, "--devices %u: a pool has 1 to %d devices", l->n_devices, DEVICES_MAX);
+    if (l->block_bytes % 64 || l->block_bytes > INT64_MAX)
+        return refuse(why, n, "--block-bytes %llu: it must be a multiple of 64", (ull)l->block_bytes);
+    if (l->snapshot_bytes > INT64_MAX - 64)
+        return refuse(why, n, "--snapshot-bytes %llu: no memory is that large",
+                      (ull)l->snapshot_bytes);
+    if (l->block_bytes == 0 && l->snapshot_bytes == 0)
+        return refuse(why, n, "--block-bytes 0 holds nothing without --snapshots and --snapshot-bytes");
+    return true;
+}
+
+/* The bytes that n pieces of this stride take on all devices; false if no number holds them. */
+static bool total(uint64_t n, uint64_t stride, uint32_t devices, uint64_t *sum)
+{
+    uint64_t bytes;
+    return !__builtin_mul_overflow(n, stride, &bytes) &&
+           !__builtin_mul_overflow(bytes, devices, &bytes) &&
+           !__builtin_add_overflow(*sum, bytes, sum) && *sum <= INT64_MAX;
+}
+
+/* Shares of --bytes, where no count was given: a quarter goes to snapshots if there are any, all of
+ * it if blocks have no bytes. */
+static bool share(const struct options *o, struct geometry *g, char *why, size_t n)
+{
+    uint64_t devices = g->layout.n_devices;
+    uint64_t slots = g->n_slots, blocks, used = 0;
+    if (o->waits && g->slot_stride)
+        slots = (g->block_stride ? o->bytes / 4 : o->bytes) / g->slot_stride / devices;
+    if (slots > UINT32_MAX - 1)
+        slots = UINT32_MAX - 1;
+    if (!total(slots, g->slot_stride, g->layout.n_devices, &used) || used > o->bytes)
+        return refuse(why, n, "--bytes %llu: %llu snapshots do not fit", (ull)o->bytes, (ull)slots);
+    blocks = g->block_stride ? (o->bytes - used) / g->block_stride / devices : 64 * (slots + 1);
+    if (blocks == 0 || (g->slot_stride && slots == 0))
+        return refuse(why, n, "--bytes %llu is smaller than one %s of %llu bytes on %u device%s",
+                      (ull)o->bytes, blocks ? "snapshot" : "block",
+                      (ull)(blocks ? g->slot_stride : g->block_stride), g->layout.n_devices,
+                      devices == 1 ? "" : "s");
+    g->n_slots = (uint32_t)slots;
+    g->n_blocks = blocks < UINT32_MAX ? (uint32_t)blocks : UINT32_MAX;
+    return true;
+}
+
+static bool check_sizes(const struct options *o, struct geometry *g, char *why, size_t n)
+{
+    const char *option = o->blocks ? "--blocks" : "--bytes";
+    ull given = o->blocks ? o->blocks : o->bytes;
+    uint64_t sum = 0;
+    if (!index_plan(&g->params, &g->plan))
+        return refuse(why, n, "%s %llu makes %u blocks, more than this build can index; ask for fewer or "
+                              "larger blocks",
+                      option, given, g->n_blocks);
+    if (!total((uint64_t)g->n_blocks + 1, g->block_stride, g->layout.n_devices, &sum) ||
+        !total((uint64_t)g->n_slots + 1, g->slot_stride, g->layout.n_devices, &sum))
+        return refuse(why, n, "%s %llu: blocks and snapshots of these sizes are more than any memory",
+                      option, given);
+    sum -= (g->block_stride + g->slot_stride) * g->layout.n_devices;
+    if (o->bytes && sum > o->bytes)
+        return refuse(why, n, "--bytes %llu and --blocks %u contradict: the blocks take %llu bytes",
+                      (ull)o->bytes, g->n_blocks, (ull)sum);
+    return true;
+}
+
+bool geometry_plan(const struct options *o, const struct wire_layout *layout, struct geometry *g,
+                   char *why, size_t n_why)
+{
+    *g = (struct geometry){.layout = *layout, .n_blocks = o->blocks, .n_slots = o->snapshots};
+    if (!check_layout(layout, why, n_why))
+        return false;
+    g->block_stride = layout->block_bytes;
+    g->slot_stride = (layout->snapshot_bytes + 63) & ~63ull;
+    if (!o->blocks && !share(o, g, why, n_why))
+        return false;
+
+    uint32_t spaces = g->n_blocks < 1u << 20 ? g->n_blocks : 1u << 20;
+    g->params = (struct index_params){
+        .block_tokens = layout->block_tokens,
+        .n_blocks = g->n_blocks,
+        .max_spaces = 4096 + spaces, /* one a cached block, and some that are only open */
+        .hash_mask = UINT64_MAX,
+    };
+    if (!check_sizes(o, g, why, n_why))
+        return false;
+    g->pool_bytes = pool_bytes(g->n_blocks, g->block_stride, g->n_slots, g->slot_stride);
+    return true;
+}

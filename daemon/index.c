@@ -1,0 +1,350 @@
+/*
+ * The tree's ground floor: nodes and their versions, the bucket table, extras, and reading.
+ *
+ * Every change stands between node_begin and node_end (edge VERSION of shm/index_read.c): the
+ * version is odd meanwhile, and readers that saw any of it try again. A change of a node's
+ * children is a change of that node.
+ */
+#include "daemon/index_private.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* Sparse: what is never touched costs nothing. */
+static void *array_new(uint64_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static uint64_t bytes_nodes(const struct index *ix)
+{
+    return (uint64_t)ix->view.plan.max_nodes * sizeof(struct node_private);
+}
+
+static uint64_t bytes_units(const struct index *ix)
+{
+    return (uint64_t)ix->view.plan.n_units * sizeof(struct unit_private);
+}
+
+static uint64_t bytes_heap(const struct index *ix)
+{
+    return (uint64_t)ix->view.plan.max_nodes * sizeof(struct ranked);
+}
+
+struct index *index_new(const struct index_config *config)
+{
+    struct index *ix = calloc(1, sizeof *ix);
+    if (!ix)
+        return NULL;
+    const struct index_header *header = config->region;
+    ix->view.base = config->region;
+    ix->view.header = header;
+    ix->view.params = header->params;
+    ix->view.epoch = header->epoch;
+    ix->pool = config->pool;
+    ix->policy = config->policy;
+    ix->emptied = config->emptied;
+    ix->emptied_arg = config->emptied_arg;
+    ix->node_top = 1;
+    ix->extra_top = 1;
+    if (!index_plan(&ix->view.params, &ix->view.plan)) {
+        free(ix);
+        return NULL;
+    }
+    ix->nodes = array_new(bytes_nodes(ix));
+    ix->units = array_new(bytes_units(ix));
+    ix->heap = array_new(bytes_heap(ix));
+    if (!ix->nodes || !ix->units || !ix->heap) {
+        index_free(ix);
+        return NULL;
+    }
+    return ix;
+}
+
+void index_free(struct index *ix)
+{
+    if (!ix)
+        return;
+    if (ix->nodes)
+        munmap(ix->nodes, bytes_nodes(ix));
+    if (ix->units)
+        munmap(ix->units, bytes_units(ix));
+    if (ix->heap)
+        munmap(ix->heap, bytes_heap(ix));
+    free(ix);
+}
+
+void index_set_emptied(struct index *ix, void (*emptied)(void *arg, uint32_t space), void *arg)
+{
+    ix->emptied = emptied;
+    ix->emptied_arg = arg;
+}
+
+const struct index_view *index_view_of(const struct index *ix)
+{
+    return &ix->view;
+}
+
+uint32_t index_pinned(const struct index *ix)
+{
+    return ix->pinned;
+}
+
+uint32_t index_idle(const struct index *ix)
+{
+    return ix->cached - ix->pinned;
+}
+
+uint32_t index_nodes(const struct index *ix)
+{
+    return ix->n_nodes;
+}
+
+/* ---- nodes --------------------------------------------------------------------- */
+
+void node_begin(struct index *ix, uint32_t id)
+{
+    struct index_node *n = node_at(ix, id);
+    assert(!(n->version & 1));
+    shm_store(&n->version, n->version + 1);
+    shm_write_fence(); /* VERSION: odd before anything changes */
+}
+
+void node_end(struct index *ix, uint32_t id)
+{
+    struct index_node *n = node_at(ix, id);
+    assert(n->version & 1);
+    shm_store_release(&n->version, n->version + 1); /* VERSION: this must be last */
+}
+
+uint32_t node_new(struct index *ix)
+{
+    uint32_t id = ix->free_node;
+    if (id)
+        ix->free_node = priv_at(ix, id)->up;
+    else
+        id = ix->node_top++;
+    assert(id < ix->view.plan.max_nodes); /* index_plan: there is always one more */
+    memset(priv_at(ix, id), 0, sizeof(struct node_private));
+    node_begin(ix, id);
+    struct index_node *n = node_at(ix, id);
+    shm_store(&n->identity, ++ix->identity);
+    shm_store(&n->n_blocks, 0);
+    shm_store(&n->n_partial, 0);
+    shm_store(&n->parent, 0);
+    shm_store(&n->parent_identity, 0);
+    shm_store(&n->start, 0);
+    shm_store(&n->extent, 0);
+    shm_store(&n->children, 0);
+    shm_store(&n->left, 0);
+    shm_store(&n->right, 0);
+    shm_store(&n->flags, 0);
+    return id;
+}
+
+/* Its extent, children and holds are gone already. */
+void node_free(struct index *ix, uint32_t id)
+{
+    assert(!priv_at(ix, id)->holds && !priv_at(ix, id)->ranked);
+    node_begin(ix, id);
+    struct index_node *n = node_at(ix, id);
+    shm_store(&n->identity, ++ix->identity);
+    shm_store(&n->n_blocks, 0);
+    shm_store(&n->n_partial, 0);
+    shm_store(&n->parent, 0);
+    shm_store(&n->parent_identity, 0);
+    shm_store(&n->children, 0);
+    shm_store(&n->flags, 0);
+    node_end(ix, id);
+    priv_at(ix, id)->up = ix->free_node;
+    ix->free_node = id;
+}
+
+void node_new_identity(struct index *ix, uint32_t id)
+{
+    shm_store(&node_at(ix, id)->identity, ++ix->identity);
+    for (struct hold *h = priv_at(ix, id)->holds; h; h = h->next)
+        h->where.identity = ix->identity;
+}
+
+uint32_t index_root_new(struct index *ix, uint32_t space)
+{
+    uint32_t id = node_new(ix);
+    struct index_node *n = node_at(ix, id);
+    shm_store(&n->flags, NODE_ROOT);
+    shm_store(&n->root, id);
+    shm_store(&n->space, space);
+    node_end(ix, id);
+    return id;
+}
+
+void index_root_free(struct index *ix, uint32_t root)
+{
+    assert(index_root_empty(ix, root));
+    node_free(ix, root);
+}
+
+bool index_root_empty(const struct index *ix, uint32_t root)
+{
+    return priv_at(ix, root)->n_children == 0;
+}
+
+/* ---- the bucket table ------------------------------------------------------------ */
+
+static struct index_bucket *bucket_at(const struct index *ix, uint32_t i)
+{
+    uint32_t mask = ix->view.plan.n_buckets - 1;
+    return (struct index_bucket *)(uintptr_t)index_bucket_at(&ix->view, i & mask);
+}
+
+static uint64_t hash_of(const struct index *ix, uint32_t id)
+{
+    const struct index_node *n = node_at(ix, id);
+    return index_child_hash(&ix->view, n->parent, index_tokens_at(&ix->view, n->extent));
+}
+
+static uint64_t entry_of(uint64_t hash, uint32_t id)
+{
+    return hash >> 32 << 32 | id;
+}
+
+/* Partial blocks are found through the ordered children alone. */
+void bucket_add(struct index *ix, uint32_t id)
+{
+    if (node_at(ix, id)->n_partial)
+        return;
+    uint64_t hash = hash_of(ix, id);
+    for (uint32_t i = (uint32_t)hash;; i++) {
+        struct index_bucket *b = bucket_at(ix, i);
+        for (int e = 0; e < BUCKET_ENTRIES; e++)
+            if (b->entry[e] == 0) {
+                shm_store(&b->entry[e], entry_of(hash, id));
+                return;
+            }
+        shm_store(&b->overflow, b->overflow + 1);
+    }
+}
+
+void bucket_remove(struct index *ix, uint32_t id)
+{
+    if (node_at(ix, id)->n_partial)
+        return;
+    uint64_t hash = hash_of(ix, id), entry = entry_of(hash, id);
+    for (uint32_t i = (uint32_t)hash;; i++) {
+        struct index_bucket *b = bucket_at(ix, i);
+        for (int e = 0; e < BUCKET_ENTRIES; e++)
+            if (b->entry[e] == entry) {
+                shm_store(&b->entry[e], 0);
+                return;
+            }
+        assert(b->overflow > 0);
+        shm_store(&b->overflow, b->overflow - 1);
+    }
+}
+
+/* ---- extras ------------------------------------------------------------------------ */
+
+void extras_store(struct index *ix, uint32_t unit, uint32_t depth, const struct index_query *q)
+{
+    uint64_t bt = ix->view.params.block_tokens, from = depth * bt, to = from + bt;
+    uint32_t *link = extra_head_at(ix, unit);
+    for (size_t i = 0; i < q->n_extras && q->extras[i].at < to; i++) {
+        const struct wire_extra *x = &q->extras[i];
+        if (x->at + x->len <= from || x->at >= q->n_tokens)
+            continue;
+        uint32_t id = ix->free_extra;
+        if (id)
+            ix->free_extra = extra_at(ix, id)->next;
+        else
+            id = ix->extra_top++;
+        assert(id < ix->view.plan.max_extras);
+        struct index_extra *e = extra_at(ix, id);
+        uint64_t word[6];
+        memcpy(word, x, sizeof word);
+        for (unsigned w = 0; w < 6; w++)
+            shm_store((uint64_t *)(void *)e + w, word[w]);
+        shm_store(link, id);
+        link = &e->next;
+        ix->n_extras++;
+    }
+    shm_store(link, 0);
+}
+
+void extras_drop(struct index *ix, uint32_t unit)
+{
+    uint32_t id = *extra_head_at(ix, unit);
+    while (id) {
+        uint32_t next = extra_at(ix, id)->next;
+        shm_store(&extra_at(ix, id)->next, ix->free_extra);
+        ix->free_extra = id;
+        ix->n_extras--;
+        id = next;
+    }
+    shm_store(extra_head_at(ix, unit), 0);
+}
+
+/* ---- reading, exactly -------------------------------------------------------------- */
+
+/* The child of `parent` whose first block is the query's next at `depth`; 0: none. */
+static uint32_t child_find(const struct index *ix, uint32_t parent, uint32_t depth,
+                           const struct index_query *q)
+{
+    uint64_t hash = index_child_hash(&ix->view, parent, index_query_at(&ix->view, q, depth));
+    for (uint32_t i = (uint32_t)hash;; i++) {
+        const struct index_bucket *b = bucket_at(ix, i);
+        for (int e = 0; e < BUCKET_ENTRIES; e++) {
+            if (b->entry[e] == 0 || b->entry[e] >> 32 != hash >> 32)
+                continue;
+            uint32_t id = (uint32_t)b->entry[e];
+            const struct index_node *n = node_at(ix, id);
+            if (n->parent == parent &&
+                index_run_match(&ix->view, n->flags & NODE_EXTRAS, n->extent, depth, 1, q))
+                return id;
+        }
+        if (b->overflow == 0)
+            return 0;
+    }
+}
+
+void index_match(const struct index *ix, const struct index_query *q, uint32_t limit,
+                 struct place *where)
+{
+    uint32_t id = where->node, depth = where->depth;
+    while (depth < limit) {
+        const struct index_node *n = node_at(ix, id);
+        uint32_t end = n->start + n->n_blocks;
+        if (depth == end) {
+            uint32_t child = child_find(ix, id, depth, q);
+            if (!child)
+                break;
+            id = child;
+            continue;
+        }
+        uint32_t want = (end < limit ? end : limit) - depth;
+        uint32_t got = index_run_match(&ix->view, n->flags & NODE_EXTRAS,
+                                       n->extent + (depth - n->start), depth, want, q);
+        depth += got;
+        if (got < want)
+            break;
+    }
+    *where = (struct place){node_at(ix, id)->identity, id, depth};
+}
+
+bool index_resolve(const struct index *ix, uint32_t root, struct place *where)
+{
+    if (where->node == 0 || where->node >= ix->node_top)
+        return false;
+    const struct index_node *n = node_at(ix, where->node);
+    if (n->identity != where->identity || n->root != root || n->n_partial ||
+        where->depth > n->start + n->n_blocks)
+        return false;
+    uint32_t id = where->node;
+    while (!node_is_root(node_at(ix, id)) && where->depth <= node_at(ix, id)->start)
+        id = node_at(ix, id)->parent;
+    *where = (struct place){node_at(ix, id)->identity, id, where->depth};
+    return true;
+}

@@ -1,0 +1,103 @@
+/*
+ * index.h - the radix tree over token prefixes, and its writers. One thread.
+ *
+ *   index.c           nodes, versions, identities, the bucket table; begin/end of every change
+ *   index_extent.c    units: which run of the token array a node owns (buddy allocator)
+ *   index_children.c  the ordered children of a node (treap), tail candidates
+ *   index_hold.c      holds and the pinned count
+ *   index_rank.c      the evictable leaves in the policy's order (heap)
+ *   index_change.c    insert, split, append, merge, truncate, evict, condemn
+ *   index_audit.c     walks it all and compares every count
+ *
+ * The shared half is read by everybody (shm/index_read.h); the private half is here.
+ */
+#ifndef DAEMON_INDEX_H
+#define DAEMON_INDEX_H
+
+#include "daemon/policy.h"
+#include "daemon/pool.h"
+#include "shm/index_read.h"
+
+/* A hold on a path: blocks 0 .. where.depth-1 stay. Lives in a lease; linked from its node, so
+ * that a split can move it. node 0: nothing is held. */
+struct hold {
+    struct place where;
+    struct hold *prev, *next;
+};
+
+struct index;
+
+typedef void audit_find(void *arg, const char *finding, ...) __attribute__((format(printf, 2, 3)));
+
+struct index_config {
+    void *region;        /* plan.bytes, zeroed, header filled in */
+    struct pool *pool;
+    const struct policy *policy;
+    /* A live root has lost its last child. */
+    void (*emptied)(void *arg, uint32_t space);
+    void *emptied_arg;
+};
+
+/* NULL: no memory. */
+struct index *index_new(const struct index_config *config);
+void index_free(struct index *ix);
+const struct index_view *index_view_of(const struct index *ix);
+void index_set_emptied(struct index *ix, void (*emptied)(void *arg, uint32_t space), void *arg);
+
+/* Counts that are exact at every moment. */
+uint32_t index_pinned(const struct index *ix);
+uint32_t index_idle(const struct index *ix);
+uint32_t index_nodes(const struct index *ix); /* roots not counted */
+
+uint32_t index_root_new(struct index *ix, uint32_t space); /* a node id */
+void index_root_free(struct index *ix, uint32_t root);     /* has no children */
+bool index_root_empty(const struct index *ix, uint32_t root);
+
+/* Go on from *where while the query matches, at most to depth `limit`. Exact: no bound on probes. */
+void index_match(const struct index *ix, const struct index_query *query, uint32_t limit,
+                 struct place *where);
+
+/* Is this place of a worker's walk still there, below `root`? Then make it name the node that
+ * covers its depth. */
+bool index_resolve(const struct index *ix, uint32_t root, struct place *where);
+
+/* Hold a resolved place; `h` is linked until index_unhold. Moving is hold of the new, then unhold
+ * of the old. Depth 0 holds nothing. */
+void index_hold(struct index *ix, struct hold *h, struct place where);
+void index_unhold(struct index *ix, struct hold *h);
+void index_hold_move(struct index *ix, struct hold *h, struct place to);
+
+/* Recency: the path to this place was used now. */
+void index_stamp(struct index *ix, struct place where);
+
+/* The best tail candidate after a place: true, and its block, its shared tokens (>= 1) and the
+ * place that holds it. */
+bool index_tail(const struct index *ix, struct place where, const uint32_t *rest, uint32_t n_rest,
+                struct place *tail, uint32_t *block, uint32_t *n_tokens);
+
+/* Publish blocks after *where, which is resolved and held: `n` whole blocks of the query with
+ * these pages, the first at depth where->depth. Those that exist already keep their page and
+ * taken[i] is set to false (a duplicate); else taken[i] is true and the index owns the page. *where
+ * moves to the end. Cannot fail. Returns how many are new. */
+uint32_t index_insert(struct index *ix, const struct index_query *query, const uint32_t *pages,
+                      uint32_t n, bool *taken, struct place *where);
+
+/* Publish a partial block of n_tokens (< block_tokens, >= 1) after `where`. True: the index owns the
+ * page; false: a candidate with that prefix exists. *partial is the place of whichever it is. */
+bool index_insert_partial(struct index *ix, const struct index_query *query, struct place where,
+                          uint32_t n_tokens, uint32_t page, struct place *partial);
+
+/* Evict at most n blocks, least recent leaf first. Returns blocks removed (each frees its page). */
+uint32_t index_evict(struct index *ix, uint32_t n);
+
+/* A flushed root: from now on nothing below it is evictable. index_reap removes what is not held,
+ * in slices of about n blocks (returns how many went); what is held goes when its last hold ends,
+ * and the root with its last child. *done: the walk is over, or the root is gone. An empty root
+ * is freed instead (index_root_free). */
+void index_condemn(struct index *ix, uint32_t root);
+uint32_t index_reap(struct index *ix, struct place root, uint32_t n, bool *done);
+
+/* Walk everything; hands each finding as a sentence. Returns how many. */
+unsigned index_audit(const struct index *ix, audit_find *find, void *arg);
+
+#endif

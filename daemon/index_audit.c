@@ -1,0 +1,193 @@
+/*
+ * Walk every node from every root and compare each count with the walk. Slow on purpose: it
+ * believes nothing that it can count.
+ */
+#include "daemon/index_private.h"
+
+#include <stdlib.h>
+
+struct audit {
+    const struct index *ix;
+    audit_find *find;
+    void *arg;
+    unsigned found;
+    uint8_t *page_seen;  /* by page id */
+    uint8_t *unit_owned; /* by unit */
+    uint64_t nodes, blocks, pinned, units, extras, leaves;
+};
+
+#define FOUND(a, ...)                                                                             \
+    do {                                                                                          \
+        (a)->find((a)->arg, __VA_ARGS__);                                                         \
+        (a)->found++;                                                                             \
+    } while (0)
+
+static void audit_units(struct audit *a, uint32_t id)
+{
+    const struct index *ix = a->ix;
+    const struct index_node *n = node_at(ix, id);
+    const struct node_private *p = priv_at(ix, id);
+    if (p->cap < n->n_blocks || p->cap > 2 * n->n_blocks || n->n_blocks > NODE_BLOCKS)
+        FOUND(a, "node %u owns %u units for %u blocks", id, p->cap, n->n_blocks);
+    for (uint32_t i = 0; i < p->cap; i++) {
+        uint32_t unit = n->extent + i;
+        if (unit >= ix->unit_top || a->unit_owned[unit]++)
+            FOUND(a, "unit %u of node %u is another's too", unit, id);
+        if (i >= n->n_blocks)
+            continue;
+        uint32_t page = *pages_at(ix, unit);
+        if (page == 0 || page > ix->pool->n_blocks || ix->pool->state[page] != PAGE_CACHED ||
+            a->page_seen[page]++)
+            FOUND(a, "page %u at depth %u of node %u is not its own", page, n->start + i, id);
+        if (n->flags & NODE_EXTRAS)
+            for (uint32_t e = *extra_head_at(ix, unit); e; e = extra_at(ix, e)->next)
+                a->extras++;
+    }
+    a->units += p->cap;
+    a->blocks += n->n_blocks;
+}
+
+static void audit_holds(struct audit *a, uint32_t id)
+{
+    const struct index *ix = a->ix;
+    const struct index_node *n = node_at(ix, id);
+    uint64_t ends = 0, counted = 0;
+    uint32_t deepest = 0;
+    for (const struct hold *h = priv_at(ix, id)->holds; h; h = h->next) {
+        if (h->where.node != id || h->where.identity != n->identity ||
+            h->where.depth <= n->start || h->where.depth > n->start + n->n_blocks)
+            FOUND(a, "a hold to depth %u is listed at node %u", h->where.depth, id);
+        else if (h->where.depth - n->start > deepest)
+            deepest = h->where.depth - n->start;
+        ends++;
+    }
+    for (uint32_t i = 0; i < priv_at(ix, id)->cap; i++)
+        counted += ix->units[n->extent + i].ends;
+    if (ends != counted || deepest != priv_at(ix, id)->max_end)
+        FOUND(a, "node %u counts %llu ends to block %u; %llu holds end there, to block %u", id,
+              (unsigned long long)counted, priv_at(ix, id)->max_end, (unsigned long long)ends,
+              deepest);
+    a->pinned += held_prefix(ix, id);
+}
+
+static bool bucket_has(const struct index *ix, uint32_t id)
+{
+    const struct index_node *n = node_at(ix, id);
+    uint64_t hash =
+        index_child_hash(&ix->view, n->parent, index_tokens_at(&ix->view, n->extent));
+    for (uint32_t i = (uint32_t)hash;; i++) {
+        const struct index_bucket *b =
+            index_bucket_at(&ix->view, i & (ix->view.plan.n_buckets - 1));
+        for (int e = 0; e < BUCKET_ENTRIES; e++)
+            if (b->entry[e] == (hash >> 32 << 32 | id))
+                return true;
+        if (b->overflow == 0)
+            return false;
+    }
+}
+
+static void audit_node(struct audit *a, uint32_t id, uint32_t root)
+{
+    const struct index *ix = a->ix;
+    const struct index_node *n = node_at(ix, id), *p = node_at(ix, n->parent);
+    if (n->version & 1)
+        FOUND(a, "node %u is in the middle of a change", id);
+    if (n->root != root || n->space != node_at(ix, root)->space)
+        FOUND(a, "node %u belongs to root %u and hangs below %u", id, n->root, root);
+    if (n->parent_identity != p->identity || n->start != p->start + p->n_blocks)
+        FOUND(a, "node %u does not continue its parent %u", id, n->parent);
+    if (n->n_partial && (n->n_blocks != 1 || n->children))
+        FOUND(a, "node %u is a partial block and has more", id);
+    if (!n->n_partial && !bucket_has(ix, id))
+        FOUND(a, "node %u cannot be found below its parent %u", id, n->parent);
+    audit_units(a, id);
+    audit_holds(a, id);
+    const struct node_private *mine = priv_at(ix, id);
+    bool leaf = mine->n_children == 0 && mine->max_end < n->n_blocks &&
+                !priv_at(ix, root)->condemned;
+    if (leaf)
+        a->leaves++;
+    if (leaf != (mine->ranked > 0) && !(priv_at(ix, root)->condemned))
+        FOUND(a, "node %u is %sin the eviction order", id, leaf ? "not " : "");
+    a->nodes++;
+}
+
+/* Below one root, without recursion: the order of index_reap_next. */
+static void audit_root(struct audit *a, uint32_t root)
+{
+    const struct index *ix = a->ix;
+    uint32_t id = root;
+    while (priv_at(ix, id)->n_children)
+        id = children_first(ix, id);
+    for (;; id = index_reap_next(ix, id)) {
+        uint32_t held = 0;
+        for (uint32_t c = children_first(ix, id); c; c = children_next(ix, c)) {
+            if (node_at(ix, c)->parent != id) {
+                FOUND(a, "child %u of node %u names node %u", c, id, node_at(ix, c)->parent);
+                return; /* the walk would not end */
+            }
+            held += held_prefix(ix, c) > 0;
+        }
+        if (held != priv_at(ix, id)->held_children)
+            FOUND(a, "node %u counts %u held children and has %u", id,
+                  priv_at(ix, id)->held_children, held);
+        a->found += children_audit(ix, id, a->find, a->arg);
+        if (id == root)
+            return;
+        audit_node(a, id, root);
+    }
+}
+
+static void audit_buckets(struct audit *a, uint64_t expected)
+{
+    const struct index *ix = a->ix;
+    uint64_t entries = 0;
+    for (uint32_t i = 0; i < ix->view.plan.n_buckets; i++)
+        for (int e = 0; e < BUCKET_ENTRIES; e++)
+            entries += index_bucket_at(&ix->view, i)->entry[e] != 0;
+    if (entries != expected)
+        FOUND(a, "the bucket table has %llu entries for %llu nodes", (unsigned long long)entries,
+              (unsigned long long)expected);
+}
+
+static void audit_totals(struct audit *a)
+{
+    const struct index *ix = a->ix;
+    const struct {
+        const char *what;
+        uint64_t counted, walked;
+    } total[] = {
+        {"nodes", ix->n_nodes, a->nodes},       {"cached blocks", ix->cached, a->blocks},
+        {"pinned blocks", ix->pinned, a->pinned}, {"owned units", ix->n_units_owned, a->units},
+        {"extras", ix->n_extras, a->extras},    {"evictable leaves", ix->n_heap, a->leaves},
+        {"cached pages", ix->pool->n_cached, a->blocks},
+    };
+    for (size_t i = 0; i < sizeof total / sizeof total[0]; i++)
+        if (total[i].counted != total[i].walked)
+            FOUND(a, "%llu %s are counted, the walk finds %llu",
+                  (unsigned long long)total[i].counted, total[i].what,
+                  (unsigned long long)total[i].walked);
+}
+
+unsigned index_audit(const struct index *ix, audit_find *find, void *arg)
+{
+    struct audit a = {.ix = ix, .find = find, .arg = arg};
+    a.page_seen = calloc((size_t)ix->pool->n_blocks + 1, 1);
+    a.unit_owned = calloc((size_t)ix->unit_top + 1, 1);
+    uint64_t partial = 0;
+    if (!a.page_seen || !a.unit_owned) {
+        FOUND(&a, "there is no memory for an audit");
+    } else {
+        for (uint32_t id = 1; id < ix->node_top; id++) {
+            if (node_is_root(node_at(ix, id)))
+                audit_root(&a, id);
+            partial += node_at(ix, id)->n_partial > 0;
+        }
+        audit_totals(&a);
+        audit_buckets(&a, a.nodes - partial);
+        a.found += rank_audit(ix, find, arg) + extent_audit(ix, find, arg);
+    }
+    free(a.page_seen);
+    free(a.unit_owned);
+    return a.found;
+}

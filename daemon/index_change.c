@@ -1,0 +1,522 @@
+/*
+ * Every change of the tree's shape.
+ *
+ *   append    a leaf grows in its extent, or in a larger one; identity stays
+ *   child     new blocks hang below a node that cannot grow
+ *   split     at k:  P -- L[0..n)   becomes   P -- U[0..k) -- L[k..n)
+ *             U is new and takes the front of the extent; L keeps id, identity and children. Holds
+ *             that end in the front move to U. No token moves, nothing is stamped.
+ *   merge     U with one child C, and nobody's hold ends in U:  P -- U -- C  becomes  P -- C, which
+ *             keeps id and identity and now starts where U did (the reverse of split)
+ *   truncate  a leaf loses its end and gets a new identity, or goes
+ *
+ * A reader may stand anywhere meanwhile; who may believe what is argued in shm/index_read.c. Each
+ * change begins every node that it touches before the first store and ends them after the last.
+ *
+ * None of these can fail: there is always a node and a unit (index_plan, index_extent.c). When only
+ * short extents are left, a run becomes several nodes.
+ */
+#include "daemon/index_private.h"
+#include "shm/tokens.h"
+
+#include <assert.h>
+#include <string.h>
+
+static uint32_t *tokens_at(const struct index *ix, uint32_t unit)
+{
+    return (uint32_t *)(uintptr_t)index_tokens_at(&ix->view, unit);
+}
+
+/* ---- filling and moving units ------------------------------------------------------ */
+
+/* Where blocks come from: the query's, from `depth` on, with their pages. */
+struct source {
+    const struct index_query *query;
+    const uint32_t *pages;
+    uint32_t depth;
+};
+
+static void units_fill(struct index *ix, uint32_t unit, uint32_t n, bool extras,
+                       const struct source *from)
+{
+    uint64_t bt = ix->view.params.block_tokens;
+    tokens_store(tokens_at(ix, unit), index_query_at(&ix->view, from->query, from->depth), n * bt);
+    for (uint32_t i = 0; i < n; i++) {
+        pool_publish(ix->pool, from->pages[i]);
+        shm_store(pages_at(ix, unit + i), from->pages[i]);
+        shm_store(disks_at(ix, unit + i), NO_DISK);
+        if (extras)
+            extras_store(ix, unit + i, from->depth + i, from->query);
+    }
+    ix->cached += n;
+}
+
+/* Copy blocks to other units, with all that is known of them; `extras`: the new place needs
+ * extra heads, `stored`: the old one has them. The old units are given back by the caller. */
+static void units_move(struct index *ix, uint32_t to, uint32_t from, uint32_t n, bool extras,
+                       bool stored)
+{
+    uint64_t bt = ix->view.params.block_tokens;
+    tokens_store(tokens_at(ix, to), tokens_at(ix, from), n * bt);
+    tokens_store(pages_at(ix, to), pages_at(ix, from), n);
+    tokens_store(disks_at(ix, to), disks_at(ix, from), n);
+    for (uint32_t i = 0; i < n; i++) {
+        ix->units[to + i].last_use = ix->units[from + i].last_use;
+        ix->units[to + i].ends = ix->units[from + i].ends;
+        ix->units[from + i].ends = 0;
+        if (extras)
+            shm_store(extra_head_at(ix, to + i), stored ? *extra_head_at(ix, from + i) : 0);
+        if (stored)
+            shm_store(extra_head_at(ix, from + i), 0);
+    }
+}
+
+static bool query_has_extras(const struct index *ix, const struct source *from, uint32_t n)
+{
+    uint64_t bt = ix->view.params.block_tokens, low = from->depth * bt, high = low + n * bt;
+    const struct index_query *q = from->query;
+    for (size_t i = 0; i < q->n_extras && q->extras[i].at < high; i++)
+        if (q->extras[i].at + q->extras[i].len > low && q->extras[i].at < q->n_tokens)
+            return true;
+    return false;
+}
+
+/* ---- growing ------------------------------------------------------------------------ */
+
+static void child_link(struct index *ix, uint32_t parent, uint32_t id)
+{
+    node_begin(ix, parent);
+    children_add(ix, parent, id);
+    bucket_add(ix, id);
+    node_end(ix, parent);
+    ix->n_nodes++;
+    rank_leaf(ix, parent);
+    rank_leaf(ix, id);
+}
+
+/* A node, still begun and without blocks, below `parent`. */
+static uint32_t child_begin(struct index *ix, uint32_t parent, uint32_t want, uint32_t *got)
+{
+    uint32_t id = node_new(ix);
+    struct index_node *n = node_at(ix, id);
+    const struct index_node *p = node_at(ix, parent);
+    shm_store(&n->parent, parent);
+    shm_store(&n->parent_identity, p->identity);
+    shm_store(&n->start, p->start + p->n_blocks);
+    shm_store(&n->root, p->root);
+    shm_store(&n->space, p->space);
+    shm_store(&n->extent, extent_take(ix, want, got));
+    priv_at(ix, id)->cap = (uint8_t)*got;
+    return id;
+}
+
+/* Up to n blocks as a new leaf below parent; returns its id, *made how many. */
+static uint32_t child_new(struct index *ix, uint32_t parent, uint32_t n,
+                          const struct source *from, uint32_t *made)
+{
+    uint32_t id = child_begin(ix, parent, n < NODE_BLOCKS ? n : NODE_BLOCKS, made);
+    struct index_node *node = node_at(ix, id);
+    bool extras = query_has_extras(ix, from, *made);
+    if (extras)
+        shm_store(&node->flags, NODE_EXTRAS);
+    units_fill(ix, node->extent, *made, extras, from);
+    shm_store(&node->n_blocks, (uint16_t)*made);
+    node_end(ix, id);
+    child_link(ix, parent, id);
+    return id;
+}
+
+/* Room for more blocks in a leaf: a larger extent if there is one. Keeps CAP. */
+static void leaf_widen(struct index *ix, uint32_t id, uint32_t want)
+{
+    struct index_node *n = node_at(ix, id);
+    struct node_private *p = priv_at(ix, id);
+    uint32_t got, cap = n->n_blocks + want;
+    if (cap < 2u * n->n_blocks)
+        cap = 2u * n->n_blocks;
+    if (cap > NODE_BLOCKS)
+        cap = NODE_BLOCKS;
+    uint32_t extent = extent_take(ix, cap, &got);
+    if (got <= p->cap) {
+        extent_give(ix, extent, got);
+        return;
+    }
+    bool extras = n->flags & NODE_EXTRAS;
+    node_begin(ix, id);
+    units_move(ix, extent, n->extent, n->n_blocks, extras, extras);
+    uint32_t old = n->extent;
+    shm_store(&n->extent, extent);
+    node_end(ix, id);
+    extent_give(ix, old, p->cap);
+    p->cap = (uint8_t)got;
+}
+
+/* Blocks at the end of a leaf, as many as fit; returns how many. */
+static uint32_t leaf_append(struct index *ix, uint32_t id, uint32_t n, const struct source *from)
+{
+    struct index_node *node = node_at(ix, id);
+    struct node_private *p = priv_at(ix, id);
+    if (node_is_root(node) || p->n_children || node->n_partial || node->n_blocks == NODE_BLOCKS)
+        return 0;
+    uint32_t want = NODE_BLOCKS - node->n_blocks;
+    if (want > n)
+        want = n;
+    if (want > (uint32_t)p->cap - node->n_blocks)
+        leaf_widen(ix, id, want);
+    if (want > (uint32_t)p->cap - node->n_blocks)
+        want = (uint32_t)p->cap - node->n_blocks;
+    if (want == 0)
+        return 0;
+    bool stored = node->flags & NODE_EXTRAS, extras = stored || query_has_extras(ix, from, want);
+    node_begin(ix, id);
+    if (extras && !stored) {
+        for (uint32_t i = 0; i < node->n_blocks; i++)
+            shm_store(extra_head_at(ix, node->extent + i), 0);
+        shm_store(&node->flags, node->flags | NODE_EXTRAS);
+    }
+    units_fill(ix, node->extent + node->n_blocks, want, extras, from);
+    shm_store(&node->n_blocks, (uint16_t)(node->n_blocks + want));
+    node_end(ix, id);
+    rank_leaf(ix, id);
+    return want;
+}
+
+/* ---- split and merge ------------------------------------------------------------------ */
+
+/* Holds that end in the front go to the upper part; each part's deepest end is counted anew. */
+static void split_holds(struct index *ix, uint32_t upper, uint32_t lower)
+{
+    uint32_t border = node_at(ix, lower)->start;
+    struct hold *after;
+    for (struct hold *h = priv_at(ix, lower)->holds; h; h = after) {
+        after = h->next;
+        if (h->where.depth > border)
+            continue;
+        hold_unlink(ix, h);
+        h->where.node = upper;
+        h->where.identity = node_at(ix, upper)->identity;
+        hold_link(ix, h);
+    }
+    const uint32_t part[2] = {upper, lower};
+    for (int i = 0; i < 2; i++) {
+        struct node_private *p = priv_at(ix, part[i]);
+        const struct index_node *n = node_at(ix, part[i]);
+        p->max_end = (uint8_t)n->n_blocks;
+        while (p->max_end && ix->units[n->extent + p->max_end - 1].ends == 0)
+            p->max_end--;
+    }
+    const struct node_private *l = priv_at(ix, lower);
+    priv_at(ix, upper)->held_children = l->held_children || l->max_end ? 1 : 0;
+}
+
+/* Cut node `lower` before its block k (0 < k < n_blocks); returns the new upper part. */
+static uint32_t node_split(struct index *ix, uint32_t lower, uint32_t k)
+{
+    struct index_node *l = node_at(ix, lower);
+    uint32_t parent = l->parent;
+    uint32_t upper = node_new(ix);
+    struct index_node *u = node_at(ix, upper);
+    node_begin(ix, parent);
+    node_begin(ix, lower);
+
+    bucket_remove(ix, lower);
+    children_remove(ix, parent, lower);
+
+    shm_store(&u->parent, parent);
+    shm_store(&u->parent_identity, l->parent_identity);
+    shm_store(&u->start, l->start);
+    shm_store(&u->root, l->root);
+    shm_store(&u->space, l->space);
+    shm_store(&u->extent, l->extent);
+    shm_store(&u->n_blocks, (uint16_t)k);
+    shm_store(&u->flags, l->flags & NODE_EXTRAS);
+    priv_at(ix, upper)->cap = (uint8_t)k;
+
+    shm_store(&l->parent, upper);
+    shm_store(&l->parent_identity, u->identity);
+    shm_store(&l->start, l->start + k);
+    shm_store(&l->extent, l->extent + k);
+    shm_store(&l->n_blocks, (uint16_t)(l->n_blocks - k));
+    uint32_t cap = priv_at(ix, lower)->cap - k, most = 2u * l->n_blocks;
+    if (cap > most) {
+        extent_give(ix, l->extent + most, cap - most);
+        cap = most;
+    }
+    priv_at(ix, lower)->cap = (uint8_t)cap;
+
+    children_add(ix, parent, upper);
+    bucket_add(ix, upper);
+    children_add(ix, upper, lower);
+    bucket_add(ix, lower);
+    split_holds(ix, upper, lower);
+
+    node_end(ix, lower);
+    node_end(ix, upper);
+    node_end(ix, parent);
+    ix->n_nodes++;
+    return upper;
+}
+
+static bool mergeable(const struct index *ix, uint32_t upper)
+{
+    const struct index_node *u = node_at(ix, upper);
+    const struct node_private *p = priv_at(ix, upper);
+    if (node_is_root(u) || p->n_children != 1 || p->holds || node_condemned(ix, upper))
+        return false;
+    const struct index_node *c = node_at(ix, u->children);
+    return !c->n_partial && u->n_blocks + c->n_blocks <= NODE_BLOCKS;
+}
+
+/* Let the only child absorb its parent `upper`, if nobody's hold ends there and one extent holds
+ * both. */
+static void node_merge(struct index *ix, uint32_t upper)
+{
+    if (!mergeable(ix, upper))
+        return;
+    struct index_node *u = node_at(ix, upper);
+    uint32_t lower = u->children, parent = u->parent;
+    struct index_node *l = node_at(ix, lower);
+    uint32_t nu = u->n_blocks, nl = l->n_blocks, got;
+    uint32_t extent = extent_take(ix, nu + nl, &got);
+    if (got < nu + nl) {
+        extent_give(ix, extent, got);
+        return;
+    }
+    node_begin(ix, parent);
+    node_begin(ix, upper);
+    node_begin(ix, lower);
+    bucket_remove(ix, lower);
+    bucket_remove(ix, upper);
+    children_remove(ix, upper, lower);
+    children_remove(ix, parent, upper);
+
+    bool us = u->flags & NODE_EXTRAS, ls = l->flags & NODE_EXTRAS;
+    units_move(ix, extent, u->extent, nu, us || ls, us);
+    units_move(ix, extent + nu, l->extent, nl, us || ls, ls);
+    extent_give(ix, u->extent, priv_at(ix, upper)->cap);
+    extent_give(ix, l->extent, priv_at(ix, lower)->cap);
+
+    shm_store(&l->extent, extent);
+    shm_store(&l->n_blocks, (uint16_t)(nu + nl));
+    shm_store(&l->start, u->start);
+    shm_store(&l->parent, parent);
+    shm_store(&l->parent_identity, u->parent_identity);
+    shm_store(&l->flags, us || ls ? NODE_EXTRAS : 0);
+    struct node_private *p = priv_at(ix, lower);
+    p->cap = (uint8_t)(nu + nl);
+    if (p->max_end)
+        p->max_end = (uint8_t)(p->max_end + nu);
+
+    children_add(ix, parent, lower);
+    bucket_add(ix, lower);
+    node_end(ix, lower);
+    node_end(ix, upper);
+    node_end(ix, parent);
+    node_free(ix, upper);
+    ix->n_nodes--;
+    rank_leaf(ix, lower);
+}
+
+/* ---- insert ---------------------------------------------------------------------------- */
+
+/* Make the place the end of a node, so that something can hang there. */
+static void place_end(struct index *ix, struct place *where)
+{
+    const struct index_node *n = node_at(ix, where->node);
+    if (where->depth < n->start + n->n_blocks) {
+        where->node = node_split(ix, where->node, where->depth - n->start);
+        where->identity = node_at(ix, where->node)->identity;
+    }
+}
+
+uint32_t index_insert(struct index *ix, const struct index_query *query, const uint32_t *pages,
+                      uint32_t n, bool *taken, struct place *where)
+{
+    uint32_t first = where->depth, target = first + n;
+    index_match(ix, query, target, where);
+    uint32_t done = where->depth - first, known = done;
+    memset(taken, false, known);
+    memset(taken + known, true, n - known);
+    if (done < n)
+        place_end(ix, where);
+    while (done < n) {
+        struct source from = {query, pages + done, first + done};
+        uint32_t made = leaf_append(ix, where->node, n - done, &from);
+        if (made == 0)
+            where->node = child_new(ix, where->node, n - done, &from, &made);
+        done += made;
+    }
+    *where = (struct place){node_at(ix, where->node)->identity, where->node, target};
+    return n - known;
+}
+
+bool index_insert_partial(struct index *ix, const struct index_query *query, struct place where,
+                          uint32_t n_tokens, uint32_t page, struct place *partial)
+{
+    const uint32_t *rest = index_query_at(&ix->view, query, where.depth);
+    uint32_t block, shared;
+    if (index_tail(ix, where, rest, n_tokens, partial, &block, &shared) && shared == n_tokens)
+        return false;
+    place_end(ix, &where);
+    uint32_t got, id = child_begin(ix, where.node, 1, &got);
+    struct index_node *n = node_at(ix, id);
+    tokens_store(tokens_at(ix, n->extent), rest, n_tokens);
+    pool_publish(ix->pool, page);
+    shm_store(pages_at(ix, n->extent), page);
+    shm_store(disks_at(ix, n->extent), NO_DISK);
+    shm_store(&n->n_blocks, 1);
+    shm_store(&n->n_partial, (uint16_t)n_tokens);
+    ix->cached++;
+    node_end(ix, id);
+    child_link(ix, where.node, id);
+    *partial = (struct place){n->identity, id, n->start + 1};
+    return true;
+}
+
+/* ---- truncate, evict --------------------------------------------------------------------- */
+
+/* Pages of units [from, from + n) become free. */
+static void units_empty(struct index *ix, uint32_t from, uint32_t n, bool extras)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        pool_unpublish(ix->pool, *pages_at(ix, from + i));
+        if (extras)
+            extras_drop(ix, from + i);
+    }
+    ix->cached -= n;
+}
+
+/* The parent of a leaf that has just gone. */
+static void parent_settle(struct index *ix, uint32_t parent)
+{
+    const struct index_node *p = node_at(ix, parent);
+    if (priv_at(ix, parent)->n_children == 1) {
+        node_merge(ix, parent);
+    } else if (priv_at(ix, parent)->n_children == 0) {
+        if (!node_is_root(p))
+            rank_leaf(ix, parent);
+        else if (priv_at(ix, parent)->condemned)
+            index_root_free(ix, parent);
+        else if (ix->emptied)
+            ix->emptied(ix->emptied_arg, p->space);
+    }
+}
+
+static void leaf_remove(struct index *ix, uint32_t id, uint64_t last_use)
+{
+    struct index_node *n = node_at(ix, id);
+    uint32_t parent = n->parent;
+    struct node_private *root = priv_at(ix, n->root);
+    if (root->reap_at == id)
+        root->reap_at = index_reap_next(ix, id);
+    rank_remove(ix, id);
+    node_begin(ix, parent);
+    bucket_remove(ix, id);
+    children_remove(ix, parent, id);
+    node_end(ix, parent);
+    extent_give(ix, n->extent, priv_at(ix, id)->cap);
+    node_free(ix, id);
+    ix->n_nodes--;
+
+    const struct index_node *p = node_at(ix, parent);
+    if (p->n_blocks) {
+        uint64_t *last = &ix->units[p->extent + p->n_blocks - 1].last_use;
+        if (*last < last_use)
+            *last = last_use;
+    }
+    parent_settle(ix, parent);
+}
+
+void node_truncate(struct index *ix, uint32_t id, uint32_t keep, uint64_t last_use)
+{
+    struct index_node *n = node_at(ix, id);
+    struct node_private *p = priv_at(ix, id);
+    assert(p->n_children == 0 && keep >= p->max_end && keep < n->n_blocks);
+    units_empty(ix, n->extent + keep, n->n_blocks - keep, n->flags & NODE_EXTRAS);
+    if (keep == 0) {
+        leaf_remove(ix, id, last_use);
+        return;
+    }
+    node_begin(ix, id);
+    node_new_identity(ix, id);
+    shm_store(&n->n_blocks, (uint16_t)keep);
+    node_end(ix, id);
+    extent_give(ix, n->extent + keep, p->cap - keep);
+    p->cap = (uint8_t)keep;
+    uint64_t *last = &ix->units[n->extent + keep - 1].last_use;
+    if (*last < last_use)
+        *last = last_use;
+    rank_leaf(ix, id);
+}
+
+/* Cut from the leaf with the lowest rank as long as it keeps it. */
+static uint32_t evict_leaf(struct index *ix, uint32_t id, uint32_t most)
+{
+    const struct index_node *n = node_at(ix, id);
+    uint32_t keep = n->n_blocks, floor = priv_at(ix, id)->max_end, cut = 0;
+    uint64_t second = rank_second(ix), last_use = 0;
+    do {
+        uint64_t stamp = ix->units[n->extent + keep - 1].last_use;
+        if (stamp > last_use)
+            last_use = stamp;
+        if (cut && ix->policy->rank(last_use, n->start + keep) > second)
+            break;
+        keep--;
+        cut++;
+    } while (cut < most && keep > floor);
+    /* last_use may be that of a block which stays: it has it anyway. */
+    node_truncate(ix, id, keep, last_use);
+    return cut;
+}
+
+uint32_t index_evict(struct index *ix, uint32_t n)
+{
+    uint32_t gone = 0, id;
+    while (gone < n && (id = rank_lowest(ix)) != 0)
+        gone += evict_leaf(ix, id, n - gone);
+    return gone;
+}
+
+/* ---- flush ---------------------------------------------------------------------------------- */
+
+/* The walk of a condemned tree: children before their parent, in order. */
+static uint32_t deepest_first(const struct index *ix, uint32_t id)
+{
+    while (priv_at(ix, id)->n_children)
+        id = children_first(ix, id);
+    return id;
+}
+
+uint32_t index_reap_next(const struct index *ix, uint32_t id)
+{
+    uint32_t next = children_next(ix, id);
+    return next ? deepest_first(ix, next) : node_at(ix, id)->parent;
+}
+
+void index_condemn(struct index *ix, uint32_t root)
+{
+    priv_at(ix, root)->condemned = 1;
+    priv_at(ix, root)->reap_at = deepest_first(ix, root);
+}
+
+/* Merges stop below a condemned root, so the walk only has to step off what goes (leaf_remove). */
+uint32_t index_reap(struct index *ix, struct place root, uint32_t n, bool *done)
+{
+    uint32_t gone = 0;
+    for (uint32_t steps = 0; steps < n; steps++) {
+        struct node_private *p = priv_at(ix, root.node);
+        *done = node_at(ix, root.node)->identity != root.identity || p->reap_at == root.node;
+        if (*done)
+            break;
+        uint32_t id = p->reap_at, keep = held_prefix(ix, id);
+        uint32_t blocks = node_at(ix, id)->n_blocks;
+        p->reap_at = index_reap_next(ix, id);
+        rank_remove(ix, id);
+        if (priv_at(ix, id)->n_children == 0 && keep < blocks) {
+            node_truncate(ix, id, keep, 0);
+            gone += blocks - keep;
+            steps += blocks - keep;
+        }
+    }
+    return gone;
+}

@@ -1,0 +1,121 @@
+#include "daemon/daemon.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool leases_init(struct leases *ls, uint32_t n_slots)
+{
+    *ls = (struct leases){.n_slots = n_slots};
+    ls->slot = calloc(n_slots, sizeof *ls->slot);
+    ls->generation = calloc(n_slots, sizeof *ls->generation);
+    ls->free = calloc(n_slots, sizeof *ls->free);
+    if (ls->slot && ls->generation && ls->free)
+        return true;
+    leases_deinit(ls);
+    return false;
+}
+
+void leases_deinit(struct leases *ls)
+{
+    free(ls->slot);
+    free(ls->generation);
+    free(ls->free);
+    memset(ls, 0, sizeof *ls);
+}
+
+struct lease *lease_open(struct daemon *d, struct session *s, uint32_t space, uint64_t session,
+                         uint32_t tag)
+{
+    struct leases *ls = &d->leases;
+    if (s->n_leases >= d->options->max_leases || ls->n_used == ls->n_slots)
+        return NULL;
+    struct lease *l = calloc(1, sizeof *l);
+    if (!l)
+        return NULL;
+    uint32_t slot = ls->n_free ? ls->free[--ls->n_free] : ls->top++;
+    if (++ls->generation[slot] == 0) /* an id is never 0 */
+        ls->generation[slot] = 1;
+    l->id = (uint64_t)ls->generation[slot] << 32 | slot;
+    l->opener = s;
+    l->group = s->group;
+    l->space = space;
+    l->space_number = spaces_number(d->spaces, space);
+    l->flushes = spaces_flushes(d->spaces, space);
+    l->session = session;
+    l->tag = tag;
+    ls->slot[slot] = l;
+    ls->n_used++;
+    s->n_leases++;
+    list_append(&s->group->leases, &l->of_group);
+    list_append(&s->leases, &l->of_session);
+    spaces_use(d->spaces, space);
+    return l;
+}
+
+struct lease *lease_find(struct daemon *d, const struct session *s, uint64_t id)
+{
+    uint32_t slot = (uint32_t)id;
+    if (slot >= d->leases.top)
+        return NULL;
+    struct lease *l = d->leases.slot[slot];
+    return l && l->id == id && l->group == s->group ? l : NULL;
+}
+
+bool lease_is_stale(const struct daemon *d, const struct lease *l)
+{
+    return spaces_flushes(d->spaces, l->space) != l->flushes;
+}
+
+void lease_drop_pages(struct daemon *d, struct lease *l, uint32_t keep)
+{
+    while (l->n_pages > keep) {
+        uint32_t page = l->pages[--l->n_pages];
+        if (page & LEASE_PUBLISHED)
+            continue;
+        pool_give(&d->pool, page);
+        if (l->opener)
+            l->opener->private_blocks--;
+    }
+}
+
+void lease_release(struct daemon *d, struct lease *l)
+{
+    struct leases *ls = &d->leases;
+    uint32_t slot = (uint32_t)l->id, space = l->space;
+    lease_drop_pages(d, l, 0);
+    index_unhold(d->index, &l->partial);
+    index_unhold(d->index, &l->tail);
+    index_unhold(d->index, &l->path);
+    list_remove(&l->of_group);
+    list_remove(&l->of_session);
+    if (l->opener)
+        l->opener->n_leases--;
+    ls->slot[slot] = NULL;
+    ls->free[ls->n_free++] = slot;
+    ls->n_used--;
+    free(l->pages);
+    free(l);
+    spaces_unuse(d->spaces, space);
+}
+
+void leases_session_end(struct daemon *d, struct session *s, bool clean)
+{
+    list_each (at, after, &s->leases) {
+        struct lease *l = list_entry(at, struct lease, of_session);
+        if (clean) {
+            lease_release(d, l);
+            continue;
+        }
+        list_remove(&l->of_session);
+        l->opener = NULL;
+        s->n_leases--;
+    }
+    assert(s->n_leases == 0);
+}
+
+void leases_group_end(struct daemon *d, struct group *g)
+{
+    list_each (at, after, &g->leases)
+        lease_release(d, list_entry(at, struct lease, of_group));
+}

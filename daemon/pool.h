@@ -1,0 +1,37 @@
+/*
+ * pool.h - who has which page. Every page is in exactly one state:
+ *
+ *      free --take--> private --publish--> cached --unpublish--> free
+ *        ^---------------give-------------/
+ *
+ * Cached pages are pinned or idle, as the index says (index.h keeps those two counts). `in flight`
+ * is for pages that a device or the disk still uses. A wrong transition is a fault of ours and
+ * stops the daemon (pool_check) rather than hand one page to two owners.
+ */
+#ifndef DAEMON_POOL_H
+#define DAEMON_POOL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum page_state { PAGE_FREE = 0, PAGE_PRIVATE, PAGE_CACHED, PAGE_INFLIGHT };
+
+struct pool {
+    uint32_t n_blocks;  /* ids 1..n_blocks */
+    uint32_t n_free;
+    uint32_t n_private;
+    uint32_t n_cached;
+    uint32_t n_inflight;
+    uint32_t *free;     /* a stack of ids */
+    uint8_t *state;     /* by id */
+};
+
+bool pool_init(struct pool *p, uint32_t n_blocks);
+void pool_deinit(struct pool *p);
+
+uint32_t pool_take(struct pool *p);              /* free -> private; the caller checked n_free */
+void pool_give(struct pool *p, uint32_t id);     /* private -> free */
+void pool_publish(struct pool *p, uint32_t id);  /* private -> cached */
+void pool_unpublish(struct pool *p, uint32_t id);/* cached -> free */
+
+#endif

@@ -1,0 +1,95 @@
+/*
+ * session.h - one attached worker: its socket, pidfd, channel, group, and what it opened.
+ *
+ * A session ends when its worker says BYE, hangs up, dies (pidfd), or breaks its ring. What it
+ * holds is written down here, in the daemon's private memory; giving it back is one walk.
+ *
+ * A group is (user id, name): processes that act as one engine. Leases belong to the group, so a
+ * killed scheduler's pages stay held while its ranks still write into them; the last attached
+ * member's end gives them back. After that the name is a new group.
+ */
+#ifndef DAEMON_SESSION_H
+#define DAEMON_SESSION_H
+
+#include "daemon/list.h"
+#include "daemon/watch.h"
+#include "shm/message.h"
+#include "shm/ring.h"
+#include "shm/segment.h"
+
+#include <sys/types.h>
+
+struct daemon;
+
+struct group {
+    struct list link;    /* daemon.groups */
+    struct list leases;  /* struct lease.of_group */
+    struct list dead;    /* struct dead_member: for prefixctl workers (group.c) */
+    uint32_t members;    /* attached sessions */
+    uid_t uid;
+    char name[64];       /* empty: one session's own */
+};
+
+/* A space that this session has open. */
+struct opened_space {
+    uint32_t slot;
+    uint32_t count;
+};
+
+/* An operation that goes on over several turns, because it moves many blocks. The session's later
+ * records wait for it; other sessions do not. */
+struct job {
+    uint32_t op; /* OP_NOP: none */
+    struct request request;
+    uint64_t left;            /* blocks still to move */
+    uint64_t freed, removed;  /* EVICT */
+    uint32_t *pages;          /* RESERVE: taken so far */
+    uint32_t n_pages;
+    struct place root;        /* FLUSH: the condemned root being emptied; node 0: none */
+    uint32_t slot;            /* FLUSH of all: the next space */
+};
+
+struct session {
+    struct list link;      /* daemon.sessions */
+    uint64_t number;       /* counts up from 1 in an epoch */
+    struct group *group;
+    struct list leases;    /* struct lease.of_session: those that this one opened */
+    uint32_t n_leases;
+    int fd, pidfd;         /* pidfd -1: the kernel gave none, hang-up alone */
+    pid_t pid;
+    uid_t uid;
+    gid_t gid;
+    char name[32];
+
+    struct watch on_socket, on_exit;
+    struct segment request_region, completion_region;
+    struct ring_reader requests;
+    struct ring_writer completions;
+    const uint8_t *request_arena; /* hostile memory: copy, check, use the copy */
+    uint8_t *completion_arena;
+    uint32_t arena_bytes;
+    const uint32_t *worker_doze;
+    uint32_t doze_answered;
+
+    struct job job;
+    struct opened_space *opened;
+    uint32_t n_opened, cap_opened;
+    uint64_t n_requests;
+    uint64_t private_blocks; /* reserved by leases that it opened */
+};
+
+/* Attach the peer that sent `hello` on fd; answers WELCOME with descriptors, or a refusal (and
+ * then closes fd). */
+void session_attach(struct daemon *d, int fd, const struct hello *hello);
+
+/* End it. clean: the worker said BYE, so its own leases go at once even if its group lives on. */
+void session_end(struct daemon *d, struct session *s, bool clean, const char *why);
+
+/* Drain up to a turn's work of its request ring. Returns true if it had any. May end the session. */
+bool session_turn(struct daemon *d, struct session *s);
+
+/* What a turn would find. PAUSED: its completion ring is full, and only the worker can change that. */
+enum session_state { SESSION_IDLE, SESSION_READY, SESSION_PAUSED };
+enum session_state session_look(struct session *s);
+
+#endif
