@@ -1,0 +1,73 @@
+/* Cutting a query into pieces that fit one record's share of the arena. */
+#include "client/client.h"
+
+#include <string.h>
+
+/* The first extra that ends after token `at`. */
+static size_t extras_after(const struct index_query *q, uint64_t at)
+{
+    size_t low = 0, high = q->n_extras;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (q->extras[mid].at + q->extras[mid].len > at)
+            high = mid;
+        else
+            low = mid + 1;
+    }
+    return low;
+}
+
+/* Those that touch tokens [from, to): the first, and how many. */
+static uint32_t extras_touching(const struct index_query *q, uint64_t from, uint64_t to,
+                                size_t *first)
+{
+    *first = extras_after(q, from);
+    size_t end = extras_after(q, to);
+    if (end < q->n_extras && q->extras[end].at < to)
+        end++;
+    return (uint32_t)(end - *first); /* disjoint, so no more than tokens */
+}
+
+static uint64_t token_bytes(uint32_t n)
+{
+    return ((uint64_t)n * 4 + 7) & ~7ull;
+}
+
+enum step piece_build(struct pfx *c, struct call *call, uint32_t at, uint32_t total,
+                      struct piece *piece)
+{
+    const struct index_query *q = &call->query;
+    uint32_t bt = c->geometry.layout.block_tokens;
+    uint64_t most = smaller(PIECE_BYTES, c->out.bytes / 2 & ~7u);
+    uint32_t n = total - at;
+    if (token_bytes(n) > most)
+        n = (uint32_t)(most / 4 / bt * bt);
+    size_t first = 0;
+    uint32_t n_extras = 0;
+    uint64_t bytes = 0;
+    for (;;) { /* fewer blocks, until the extras fit as well */
+        n_extras = extras_touching(q, at, (uint64_t)at + n, &first);
+        bytes = token_bytes(n) + n_extras * sizeof *q->extras;
+        if (bytes <= most)
+            break;
+        if (n <= bt) {
+            call->status = PFX_ETOOBIG; /* one block with more extras than a piece holds */
+            return STEP_DONE;
+        }
+        n = (n / bt + 1) / 2 * bt;
+    }
+    if (n == 0 && total > at) {
+        call->status = PFX_ETOOBIG;
+        return STEP_DONE;
+    }
+    if (!arena_claim(&c->out, &call->out, (uint32_t)bytes))
+        return STEP_ROOM;
+    uint8_t *to = c->out_bytes + call->out.from;
+    if (n)
+        memcpy(to, q->tokens + at, (size_t)n * 4);
+    if (n_extras)
+        memcpy(to + token_bytes(n), q->extras + first, n_extras * sizeof *q->extras);
+    *piece = (struct piece){
+        .arena = call->out.from, .tokens = n, .n_extras = n_extras, .last = at + n == total};
+    return STEP_SEND;
+}
