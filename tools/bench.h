@@ -1,0 +1,89 @@
+/*
+ * bench.h - rows of measurements (design section 11) and what they share.
+ *
+ *   bench.c          the table of rows; pairs, medians, output
+ *   bench_index.c    an index in this process: index.*
+ *   bench_evict.c    a full one: evict.*
+ *   bench_memory.c   what a cached block costs: memory.*
+ *   bench_channel.c  a private daemon on the other core: ring, lookup, peek
+ *   bench_idle.c     a private daemon with nothing to do: idle
+ */
+#ifndef TOOLS_BENCH_H
+#define TOOLS_BENCH_H
+
+#include "daemon/index.h"
+#include "daemon/space.h"
+#include "tools/tool.h"
+
+/* A row is measured in pairs: a value, then its baseline, in turn, so that both see the same
+ * machine. Each of the two returns the median or mean of many calls, or a negative number after a
+ * sentence on stderr. What is reported is the pair of the median ratio. */
+struct bench_row {
+    const char *name, *unit;
+    const char *baseline_name;
+    double budget; /* of value / baseline */
+    unsigned pairs;
+    void *(*begin)(void); /* NULL after a sentence: it cannot be measured here */
+    double (*value)(void *);
+    double (*baseline)(void *); /* NULL: 1, so that the budget is one of the value itself */
+    void (*end)(void *);
+};
+
+/* begin, value, baseline, end of each row; named in the table of bench.c. */
+#define BENCH_ROW(name)                                                                           \
+    void *name##_begin(void);                                                                     \
+    double name##_value(void *);                                                                  \
+    double name##_baseline(void *);                                                               \
+    void name##_end(void *)
+BENCH_ROW(index_hot);
+BENCH_ROW(index_cold);
+BENCH_ROW(index_scale);
+BENCH_ROW(lookup_p50);
+BENCH_ROW(lookup_busy);
+BENCH_ROW(peek_hot);
+BENCH_ROW(ring_p50);
+void *evict_runs_begin(void), *evict_single_begin(void);
+double evict_value(void *);
+void evict_end(void *);
+void *memory_runs_begin(void), *memory_truncated_begin(void), *memory_single_begin(void);
+double memory_value(void *);
+void memory_end(void *);
+void *idle_begin(void);
+double idle_value(void *);
+void idle_end(void *);
+
+/* ---- an index in this process, as the daemon has it ------------------------------------ */
+
+enum { BENCH_BLOCK_TOKENS = 16, BENCH_PREFIX_TOKENS = 32768 };
+
+struct bench_index {
+    void *region;
+    uint64_t bytes;
+    struct pool pool;
+    struct index *index;
+    struct spaces *spaces;
+    const struct index_view *view;
+    uint32_t root;
+    uint32_t *page; /* scratch of bench_index_add */
+    bool *taken;
+};
+
+struct bench_index *bench_index_new(uint32_t n_blocks); /* NULL after a sentence */
+void bench_index_free(struct bench_index *b);
+/* Cache what is missing of these whole blocks. Returns the place where they end. */
+struct place bench_index_add(struct bench_index *b, const uint32_t *tokens, uint32_t n_blocks);
+uint32_t bench_index_cached(const struct bench_index *b);
+
+/* Match as a client does, block ids copied out. False: not all of it is there. */
+bool bench_index_match(const struct index_view *v, const uint32_t *tokens, uint32_t n_blocks,
+                       uint32_t *ids);
+
+void bench_fill_tokens(uint32_t *to, size_t n, uint64_t seed);
+
+/* Keep the compiler from knowing what is in memory, or that a result is not used. */
+static inline void bench_clobber(const void *p)
+{
+    __asm__ __volatile__("" : : "g"(p) : "memory");
+}
+
+#endif

@@ -1,0 +1,297 @@
+/*
+ * The three ways from a tool to a daemon:
+ *
+ *   shared memory   connect, let SO_PEERCRED name the daemon, open its index memfd through /proc:
+ *                   the daemon executes nothing for it, so it may be stopped or stuck
+ *   admin channel   HELLO_ADMIN, then a request packet is answered by a memfd of rows
+ *   libprefixd      an ordinary worker that maps no pool
+ */
+#include "tools/tool.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static int fail_no_daemon(const struct tool *t, const char *cause)
+{
+    return tool_fail(EXIT_DAEMON,
+                     "no daemon answers at %s (%s). Start one with `prefixd --socket %s`, or name "
+                     "the socket of a running one with --socket or $PREFIXD_SOCKET.",
+                     t->socket, cause, t->socket);
+}
+
+int tool_connect(const struct tool *t, pid_t *pid)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    if (strlen(t->socket) >= sizeof to.sun_path) {
+        tool_fail(EXIT_DAEMON, "the socket path %s is longer than the %zu bytes of a socket name.",
+                  t->socket, sizeof to.sun_path - 1);
+        return -1;
+    }
+    strcpy(to.sun_path, t->socket);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || connect(fd, (const struct sockaddr *)&to, sizeof to) != 0) {
+        if (errno == EACCES || errno == EPERM)
+            tool_fail(EXIT_DAEMON, "%s may not be opened by this user; run as the daemon's user.",
+                      t->socket);
+        else if (errno == EAGAIN)
+            tool_fail(EXIT_DAEMON, "the daemon at %s is stuck or stopped: its backlog is full.",
+                      t->socket);
+        else
+            fail_no_daemon(t, strerror(errno));
+        if (fd >= 0)
+            close(fd);
+        return -1;
+    }
+    struct ucred peer;
+    socklen_t len = sizeof peer;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) != 0)
+        peer.pid = 0;
+    *pid = peer.pid;
+    return fd;
+}
+
+/* ---- shared memory -------------------------------------------------------------------- */
+
+static int open_index_fd(DIR *fds)
+{
+    struct dirent *entry;
+    while ((entry = readdir(fds))) {
+        char target[64];
+        ssize_t n = readlinkat(dirfd(fds), entry->d_name, target, sizeof target - 1);
+        if (n < 0)
+            continue;
+        target[n] = '\0';
+        if (strcmp(target, "/memfd:prefixd-index (deleted)") == 0)
+            return openat(dirfd(fds), entry->d_name, O_RDONLY | O_CLOEXEC);
+    }
+    return -1;
+}
+
+static int map_index(struct daemon_index *di, int fd)
+{
+    struct stat st;
+    if (fstat(fd, &st) != 0 || st.st_size <= 0)
+        return tool_fail(EXIT_DAEMON, "the index of daemon %d has no size.", di->pid);
+    di->bytes = (size_t)st.st_size;
+    di->base = mmap(NULL, di->bytes, PROT_READ, MAP_SHARED, fd, 0);
+    if (di->base == MAP_FAILED)
+        return tool_fail(EXIT_DAEMON, "cannot map the index of daemon %d: %s.", di->pid,
+                         strerror(errno));
+    di->ready = index_view_init(&di->view, di->base, di->bytes);
+    const struct index_header *h = di->base;
+    if (!di->ready && shm_load_acquire(&h->ready) && h->format != LAYOUT_FORMAT) {
+        daemon_index_close(di);
+        return tool_fail(EXIT_DAEMON, "daemon %d has another index format; install matching "
+                         "versions of prefixd and prefixctl.", di->pid);
+    }
+    return EXIT_GOOD;
+}
+
+int daemon_index_open(const struct tool *t, struct daemon_index *di)
+{
+    *di = (struct daemon_index){0};
+    int socket = tool_connect(t, &di->pid);
+    if (socket < 0)
+        return EXIT_DAEMON;
+    close(socket);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd", di->pid);
+    DIR *fds = opendir(path);
+    if (!fds)
+        return tool_fail(EXIT_DAEMON,
+                         "cannot look into daemon %d at %s (%s); run as its user or as root.",
+                         di->pid, t->socket, strerror(errno));
+    int fd = open_index_fd(fds);
+    int code = fd < 0 ? EXIT_GOOD : map_index(di, fd);
+    if (fd >= 0)
+        close(fd);
+    closedir(fds);
+    return code;
+}
+
+void daemon_index_close(struct daemon_index *di)
+{
+    if (di->base && di->base != MAP_FAILED)
+        munmap(di->base, di->bytes);
+    *di = (struct daemon_index){0};
+}
+
+/* ---- admin channel -------------------------------------------------------------------- */
+
+/* One packet, within the time; its descriptor, if any, to *fd. Bytes read, or -1 with errno. */
+static ssize_t receive(int socket, void *to, size_t room, int timeout_ms, int *fd)
+{
+    struct pollfd p = {.fd = socket, .events = POLLIN};
+    int ready = poll(&p, 1, timeout_ms);
+    if (ready <= 0) {
+        errno = ready == 0 ? ETIMEDOUT : errno;
+        return -1;
+    }
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec io = {to, room};
+    struct msghdr m = {.msg_iov = &io, .msg_iovlen = 1, .msg_control = &control,
+                       .msg_controllen = sizeof control};
+    ssize_t n = recvmsg(socket, &m, MSG_CMSG_CLOEXEC);
+    if (n == 0) {
+        errno = ECONNRESET;
+        return -1;
+    }
+    struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&m) : NULL;
+    if (c && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(int)))
+        memcpy(fd, CMSG_DATA(c), sizeof *fd);
+    return n;
+}
+
+static int fail_answer(const struct tool *t, pid_t pid)
+{
+    if (errno == ETIMEDOUT)
+        return tool_fail(EXIT_DAEMON, "daemon %d at %s does not answer: it is stopped or busy. "
+                         "`prefixctl status` works all the same.", pid, t->socket);
+    return tool_fail(EXIT_DAEMON, "daemon %d at %s closed the connection (%s).", pid, t->socket,
+                     strerror(errno));
+}
+
+static int say_hello(const struct tool *t, int socket, pid_t pid)
+{
+    struct hello hello = {.magic = HELLO_MAGIC,
+                          .abi = PFX_ABI_VERSION,
+                          .kind = HELLO_ADMIN,
+                          .format = LAYOUT_FORMAT,
+                          .name = "prefixctl"};
+    struct welcome welcome;
+    int fd = -1;
+    if (send(socket, &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello)
+        return fail_answer(t, pid);
+    ssize_t n = receive(socket, &welcome, sizeof welcome, 5000, &fd);
+    if (fd >= 0)
+        close(fd);
+    if (n < 0)
+        return fail_answer(t, pid);
+    if (n != sizeof welcome || welcome.magic != HELLO_MAGIC)
+        return tool_fail(EXIT_DAEMON, "what listens at %s is no prefixd of this version.",
+                         t->socket);
+    welcome.why[sizeof welcome.why - 1] = '\0';
+    if (welcome.status != 0)
+        return tool_fail(EXIT_DAEMON, "the daemon refused: %s",
+                         welcome.why[0] ? welcome.why : pfx_strerror(welcome.status));
+    return EXIT_GOOD;
+}
+
+static int map_rows(const struct admin_reply *reply, int fd, size_t row_bytes,
+                    struct admin_rows *rows)
+{
+    if (reply->status != 0)
+        return tool_fail(EXIT_DAEMON, "the daemon refused: %s.", pfx_strerror(reply->status));
+    rows->n = reply->n_rows;
+    if (rows->n == 0)
+        return EXIT_GOOD;
+    struct stat st;
+    rows->bytes = (size_t)rows->n * row_bytes;
+    if (fd < 0 || reply->row_bytes != row_bytes || fstat(fd, &st) != 0 ||
+        (size_t)st.st_size < rows->bytes)
+        return tool_fail(EXIT_DAEMON, "the daemon's answer has another shape; install matching "
+                         "versions of prefixd and prefixctl.");
+    void *base = mmap(NULL, rows->bytes, PROT_READ, MAP_SHARED, fd, 0);
+    if (base == MAP_FAILED)
+        return tool_fail(EXIT_DAEMON, "cannot map the daemon's answer: %s.", strerror(errno));
+    rows->row = base;
+    return EXIT_GOOD;
+}
+
+int admin_ask(const struct tool *t, uint32_t op, size_t row_bytes, int timeout_ms,
+              struct admin_rows *rows)
+{
+    *rows = (struct admin_rows){0};
+    pid_t pid;
+    int socket = tool_connect(t, &pid), fd = -1;
+    if (socket < 0)
+        return EXIT_DAEMON;
+    int code = say_hello(t, socket, pid);
+    if (code == EXIT_GOOD) {
+        struct admin_request request = {.op = op};
+        struct admin_reply reply;
+        if (send(socket, &request, sizeof request, MSG_NOSIGNAL) != sizeof request ||
+            receive(socket, &reply, sizeof reply, timeout_ms, &fd) != sizeof reply)
+            code = fail_answer(t, pid);
+        else
+            code = map_rows(&reply, fd, row_bytes, rows);
+    }
+    if (fd >= 0)
+        close(fd);
+    close(socket);
+    return code;
+}
+
+void admin_free(struct admin_rows *rows)
+{
+    if (rows->row)
+        munmap((void *)(uintptr_t)rows->row, rows->bytes);
+    *rows = (struct admin_rows){0};
+}
+
+/* ---- libprefixd ----------------------------------------------------------------------- */
+
+int tool_fail_pfx(const struct tool *t, const char *what, int error, const char *why)
+{
+    if (!why || !*why)
+        why = pfx_strerror(error);
+    if (error == PFX_EGONE)
+        return fail_no_daemon(t, why);
+    size_t n = strlen(why);
+    return tool_fail(EXIT_DAEMON, "%s: %s%s", what, why, n && why[n - 1] == '.' ? "" : ".");
+}
+
+pfx *tool_attach(const struct tool *t, int *code)
+{
+    struct pfx_options options = {.size = sizeof options,
+                                  .socket_path = t->socket,
+                                  .name = "prefixctl",
+                                  .map_devices = PFX_MAP_NONE,
+                                  .timeout_ms = 60000};
+    pfx *c = NULL;
+    int rc = pfx_open(&options, &c);
+    if (rc == 0)
+        return c;
+    *code = tool_fail_pfx(t, "cannot attach", rc, pfx_why(NULL));
+    return NULL;
+}
+
+/* ---- output --------------------------------------------------------------------------- */
+
+void print_json(json_t *json)
+{
+    json_dumpf(json, stdout, JSON_COMPACT | JSON_REAL_PRECISION(10));
+    putchar('\n');
+    json_decref(json);
+}
+
+json_t *json_text(const char *bytes, size_t room)
+{
+    char hex[512];
+    size_t n = strnlen(bytes, room);
+    json_t *text = json_stringn(bytes, n);
+    if (text || n >= sizeof hex / 2)
+        return text;
+    print_hex(hex, (const uint8_t *)bytes, n);
+    return json_string(hex);
+}
+
+void print_hex(char *to, const uint8_t *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        snprintf(to + 2 * i, 3, "%02x", bytes[i]);
+    to[2 * n] = '\0';
+}

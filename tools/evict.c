@@ -1,0 +1,31 @@
+#include "tools/tool.h"
+
+#include <jansson.h>
+#include <stdio.h>
+
+static int evict_run(const struct tool *t, int n, char **arg)
+{
+    uint64_t blocks;
+    if (n != 1 || !parse_number(arg[0], UINT32_MAX, &blocks))
+        return tool_fail(EXIT_USAGE, "takes one number: how many blocks to evict.");
+    int code = EXIT_GOOD;
+    pfx *c = tool_attach(t, &code);
+    if (!c)
+        return code;
+    struct pfx_evicted out = {.size = sizeof out};
+    int rc = pfx_evict(c, (uint32_t)blocks, &out);
+    if (rc < 0)
+        code = tool_fail_pfx(t, "evict failed", rc, pfx_why(c));
+    else if (t->json)
+        print_json(json_pack("{s:I,s:I}", "freed_blocks", (json_int_t)out.freed_blocks,
+                             "removed_blocks", (json_int_t)out.removed_blocks));
+    else
+        printf("%u blocks left the cache, %u pages became free\n", out.removed_blocks,
+               out.freed_blocks);
+    pfx_close(c);
+    return code;
+}
+
+const struct command evict_command = {
+    "evict", "N", "evict up to N idle blocks, least recently used first", NULL, NULL, evict_run,
+};

@@ -1,0 +1,126 @@
+/*
+ * prefixctl - look at a prefixd daemon, act on it, replay traces against it, measure it.
+ *
+ * One table of subcommands; each is a file of that name with a table of its options. From these
+ * tables come the dispatch, the parser and every help text.
+ */
+#include "tools/tool.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct command *const commands[] = {
+    &status_command, &workers_command, &leases_command, &tree_command,  &audit_command,
+    &evict_command,  &flush_command,   &replay_command, &bench_command,
+};
+enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
+
+static struct tool tool;
+static bool want_help;
+
+static const struct option_row common_options[] = {
+    {"json", NULL, OPTION_FLAG, &tool.json, 0, "print JSON"},
+    {"socket", "PATH", OPTION_TEXT, &tool.socket, 0,
+     "the daemon's socket (default: $PREFIXD_SOCKET,\n"
+     "                           $XDG_RUNTIME_DIR/prefixd.sock, /run/prefixd/prefixd.sock)"},
+    {"help", NULL, OPTION_FLAG, &want_help, 0, "this text"},
+    {0},
+};
+
+static const char exit_codes[] =
+    "\nExit codes: 0 good, 1 a check failed (audit found something, bytes were corrupt, a budget\n"
+    "was missed), 2 wrong usage, 3 no daemon there, or it refused or failed.\n";
+
+static const struct command *running;
+
+int tool_fail(int code, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fflush(stdout);
+    fprintf(stderr, "prefixctl%s%s: ", running ? " " : "", running ? running->name : "");
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+    return code;
+}
+
+/* The order of design section 10, which the daemon and the library share. */
+static const char *default_socket(void)
+{
+    static char path[4096];
+    const char *env = getenv("PREFIXD_SOCKET");
+    if (env && *env)
+        return env;
+    env = getenv("XDG_RUNTIME_DIR");
+    if (!env || !*env)
+        return "/run/prefixd/prefixd.sock";
+    snprintf(path, sizeof path, "%s/prefixd.sock", env);
+    return path;
+}
+
+static void help_all(void)
+{
+    printf("usage: prefixctl COMMAND [OPTION]...\n\n");
+    for (int i = 0; i < N_COMMANDS; i++)
+        printf("  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    printf("\nOptions of every command (`prefixctl COMMAND --help` shows all of its own):\n");
+    options_help(common_options);
+    fputs(exit_codes, stdout);
+}
+
+static void help_one(const struct command *c)
+{
+    printf("usage: prefixctl %s%s%s [OPTION]...\n\n%s\n", c->name, *c->arguments ? " " : "",
+           c->arguments, c->summary);
+    if (c->details)
+        printf("%s\n", c->details);
+    printf("\nOptions:\n");
+    options_help(c->options);
+    options_help(common_options);
+    fputs(exit_codes, stdout);
+}
+
+static const struct command *find_command(const char *name)
+{
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (strcmp(commands[i]->name, name) == 0)
+            return commands[i];
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        tool_fail(0, "no command given; `prefixctl --help` lists them.");
+        return EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
+        help_all();
+        return EXIT_GOOD;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("prefixctl %s\n", PREFIXD_VERSION);
+        return EXIT_GOOD;
+    }
+    running = find_command(argv[1]);
+    if (!running) {
+        tool_fail(0, "there is no command '%s'; `prefixctl --help` lists them.", argv[1]);
+        return EXIT_USAGE;
+    }
+    int n;
+    if (!options_parse(running->options, common_options, argv + 2, &n))
+        return EXIT_USAGE;
+    if (want_help) {
+        help_one(running);
+        return EXIT_GOOD;
+    }
+    if (!tool.socket)
+        tool.socket = default_socket();
+    int code = running->run(&tool, n, argv + 2);
+    if (fflush(stdout) != 0 && code == EXIT_GOOD)
+        return tool_fail(EXIT_FINDING, "cannot write the output.");
+    return code;
+}

@@ -1,0 +1,24 @@
+/*
+ * private_daemon.h - a daemon of our own in a temporary directory, for replay and bench.
+ *
+ * It dies with us whatever happens (PR_SET_PDEATHSIG); private_daemon_stop ends it with SIGTERM and
+ * removes the directory. Its log goes there too, and is shown if it does not start.
+ */
+#ifndef TOOLS_PRIVATE_DAEMON_H
+#define TOOLS_PRIVATE_DAEMON_H
+
+#include "tools/tool.h"
+
+struct private_daemon {
+    pid_t pid;
+    int out; /* its standard output: the ready line came from there */
+    char dir[64];
+    char socket[80];
+};
+
+/* An exit code; not EXIT_GOOD: after a sentence, nothing is left. */
+int private_daemon_start(struct private_daemon *d, const struct daemon_args *args);
+/* False, after a sentence: it had to be killed, or did not end well. */
+bool private_daemon_stop(struct private_daemon *d);
+
+#endif

@@ -1,0 +1,418 @@
+/*
+ * Replay a trace through worker processes, and prove every hit.
+ *
+ * The parent attaches only before (for the geometry) and after (for what leaked); each worker has a
+ * connection of its own. Request i belongs to worker i mod n, so one worker replays strictly in
+ * order. Results come back in memory shared by fork, one struct outcome a request.
+ */
+#include "tools/replay.h"
+#include "tools/measure.h"
+#include "tools/private_daemon.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { WORKERS_MAX = 256, PROGRESS_CELLS = 30 };
+
+static struct {
+    bool private, pad_last;
+    const char *trace;
+    uint64_t workers, limit;
+    struct daemon_args daemon;
+} opt = {.workers = 1, .limit = UINT64_MAX};
+
+#define DAEMON(name, value, help) {name, value, OPTION_DAEMON, &opt.daemon, 0, help}
+static const struct option_row options[] = {
+    {"trace", "FILE", OPTION_TEXT, &opt.trace, 0,
+     "requests, a JSON object a line (default: a built-in chat workload)"},
+    {"workers", "N", OPTION_NUMBER, &opt.workers, WORKERS_MAX, "worker processes (default: 1)"},
+    {"limit", "REQUESTS", OPTION_NUMBER, &opt.limit, 0, "stop after so many requests"},
+    {"pad-last", NULL, OPTION_FLAG, &opt.pad_last, 0,
+     "count a request's last, partial block of 512 tokens as a whole one,\n"
+     "                           and let a whole prompt match"},
+    {"private", NULL, OPTION_FLAG, &opt.private, 0,
+     "start a daemon for this run; the options below are handed to it"},
+    DAEMON("blocks", "N", "blocks of its pool (default: 65536)"),
+    DAEMON("block-tokens", "N", "tokens of a block (default: 16); without --private: must be so"),
+    DAEMON("block-bytes", "SIZE", "bytes of a block on a device (default: 4K)"),
+    DAEMON("bytes", "SIZE", "bytes of its pool, instead of --blocks"),
+    DAEMON("devices", "N", "shards of a block"),
+    DAEMON("device", "NAME", "where its pages live"),
+    DAEMON("policy", "NAME", "who is evicted first"),
+    DAEMON("index", "radix|none", "none: nothing is ever found"),
+    DAEMON("alpha", "X", "see prefixd --help, as for the rest"),
+    DAEMON("swap", "PATH:SIZE", "disk tier"),
+    DAEMON("swap-write", "evict|insert", "when blocks go to disk"),
+    DAEMON("swap-admit", "N", "only blocks seen N times"),
+    DAEMON("numa", "N|local", "memory node"),
+    DAEMON("huge-pages", NULL, "2 MiB pages"),
+    DAEMON("spin-us", "N", "spin before sleeping"),
+    DAEMON("max-workers", "N", "workers attached at once"),
+    DAEMON("max-leases", "N", "leases of one worker"),
+    DAEMON("model", "TEXT", "identity of the model"),
+    DAEMON("config", "FILE", "configuration file"),
+    DAEMON("log-level", "LEVEL", "of its log"),
+    {0},
+};
+#undef DAEMON
+
+/* ---- before ------------------------------------------------------------------------------- */
+
+static void add_default(const char *name, const char *value)
+{
+    if (!daemon_args_have(&opt.daemon, name))
+        daemon_args_add(&opt.daemon, name, value);
+}
+
+static int check_options(int n, char **arg)
+{
+    if (n != 0)
+        return tool_fail(EXIT_USAGE, "takes no argument, not '%s'; the trace is --trace FILE.",
+                         arg[0]);
+    if (opt.workers == 0)
+        return tool_fail(EXIT_USAGE, "--workers must be at least 1.");
+    if (opt.limit == 0)
+        return tool_fail(EXIT_USAGE, "--limit must be at least 1.");
+    if (opt.private) {
+        if (!daemon_args_have(&opt.daemon, "--config")) {
+            if (!daemon_args_have(&opt.daemon, "--bytes"))
+                add_default("--blocks", "65536");
+            add_default("--block-tokens", "16");
+            add_default("--block-bytes", "4K");
+        }
+        return EXIT_GOOD;
+    }
+    for (unsigned i = 0; i < opt.daemon.n; i++)
+        if (opt.daemon.arg[i][0] == '-' && strcmp(opt.daemon.arg[i], "--block-tokens") != 0)
+            return tool_fail(EXIT_USAGE, "%s is for a private daemon; add --private, or leave it "
+                             "away: the running daemon has its own.", opt.daemon.arg[i]);
+    return EXIT_GOOD;
+}
+
+/* --block-tokens without --private: a demand on the running daemon. */
+static uint64_t demanded_block_tokens(void)
+{
+    uint64_t n = 0;
+    for (unsigned i = 0; i + 1 < opt.daemon.n; i++)
+        if (strcmp(opt.daemon.arg[i], "--block-tokens") == 0)
+            parse_number(opt.daemon.arg[i + 1], 0, &n);
+    return n;
+}
+
+/* What is held before we begin is not ours to answer for. */
+static uint64_t held(pfx *c)
+{
+    struct pfx_stats s = {.size = sizeof s};
+    if (pfx_stats(c, &s) < 0)
+        return 0;
+    return s.blocks_private + s.blocks_pinned + s.blocks_inflight + s.leases;
+}
+
+static int check_daemon(const struct tool *t, uint32_t *block_tokens, uint64_t *held_before)
+{
+    int code = EXIT_GOOD;
+    pfx *c = tool_attach(t, &code);
+    if (!c)
+        return code;
+    const struct pfx_layout *layout = &pfx_geometry(c)->layout;
+    uint64_t wanted = demanded_block_tokens();
+    *block_tokens = layout->block_tokens;
+    *held_before = held(c);
+    if (wanted && wanted != *block_tokens)
+        code = tool_fail(EXIT_USAGE, "the daemon at %s has blocks of %u tokens, not %llu.",
+                         t->socket, *block_tokens, (unsigned long long)wanted);
+    else if (layout->block_bytes == 0)
+        code = tool_fail(EXIT_DAEMON, "the daemon at %s holds states only, no blocks to replay.",
+                         t->socket);
+    else if (opt.trace && (*block_tokens > TRACE_BLOCK || TRACE_BLOCK % *block_tokens))
+        code = tool_fail(EXIT_USAGE, "a trace has one id for every %d tokens, and blocks of %u "
+                         "tokens do not divide that; use a power of two up to %d.", TRACE_BLOCK,
+                         *block_tokens, TRACE_BLOCK);
+    pfx_close(c);
+    return code;
+}
+
+/* ---- meanwhile ----------------------------------------------------------------------------- */
+
+static void *share(size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+/* The worker processes. `code` is the first failure's. */
+struct crew {
+    const struct replay *r;
+    pid_t pid[WORKERS_MAX]; /* 0: it has ended */
+    unsigned left;
+    bool killed;
+    int code;
+};
+
+static void crew_kill(struct crew *crew, int code)
+{
+    if (crew->killed)
+        return;
+    crew->killed = true;
+    crew->code = code;
+    for (unsigned i = 0; i < crew->r->n_workers; i++)
+        if (crew->pid[i] > 0)
+            kill(crew->pid[i], SIGKILL);
+}
+
+static void crew_start(struct crew *crew)
+{
+    pid_t parent = getpid();
+    fflush(NULL);
+    for (unsigned i = 0; i < crew->r->n_workers; i++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            _exit(getppid() == parent ? replay_worker(crew->r, i) : EXIT_DAEMON);
+        }
+        if (pid < 0) {
+            crew_kill(crew, tool_fail(EXIT_DAEMON, "cannot start worker %u: %s.", i,
+                                      strerror(errno)));
+            return;
+        }
+        crew->pid[i] = pid;
+        crew->left++;
+    }
+}
+
+static void show_progress(const struct replay *r, bool last)
+{
+    static uint64_t shown_ns;
+    uint64_t done = 0;
+    if (!isatty(STDERR_FILENO) || (!last && now_ns() - shown_ns < 100 * 1000000u))
+        return;
+    shown_ns = now_ns();
+    if (last) {
+        fprintf(stderr, "\r\033[K");
+        return;
+    }
+    for (unsigned i = 0; i < r->n_workers; i++)
+        done += shm_load(&r->words[i].done);
+    size_t n = r->work->n_prompts;
+    int cells = (int)(done * PROGRESS_CELLS / n);
+    char bar[PROGRESS_CELLS + 1];
+    memset(bar, '.', PROGRESS_CELLS);
+    memset(bar, '#', (size_t)cells);
+    bar[PROGRESS_CELLS] = '\0';
+    fprintf(stderr, "\r[%s] %3d %%  %llu of %zu requests", bar, (int)(done * 100 / n),
+            (unsigned long long)done, n);
+}
+
+static void crew_reap(struct crew *crew, unsigned i)
+{
+    int status;
+    if (crew->pid[i] <= 0 || waitpid(crew->pid[i], &status, WNOHANG) != crew->pid[i])
+        return;
+    crew->pid[i] = 0;
+    crew->left--;
+    if (crew->killed || (WIFEXITED(status) && WEXITSTATUS(status) == EXIT_GOOD))
+        return;
+    crew_kill(crew, WIFEXITED(status) /* then it said why */
+                        ? WEXITSTATUS(status)
+                        : tool_fail(EXIT_DAEMON, "worker %u died of signal %d.", i,
+                                    WTERMSIG(status)));
+}
+
+/* Let them begin together, and wait for all; on the first failure, or an interruption, the others
+ * are killed. Returns when they began. */
+static uint64_t crew_await(struct crew *crew)
+{
+    const struct replay *r = crew->r;
+    uint64_t begin_ns = 0;
+    while (crew->left) {
+        unsigned ready = 0;
+        for (unsigned i = 0; i < r->n_workers; i++)
+            ready += shm_load_acquire(&r->words[i].ready);
+        if (ready == r->n_workers && !begin_ns) {
+            begin_ns = now_ns();
+            shm_store_release(r->go, 1u);
+        }
+        for (unsigned i = 0; i < r->n_workers; i++)
+            crew_reap(crew, i);
+        if (interrupted)
+            crew_kill(crew, EXIT_DAEMON);
+        show_progress(r, false);
+        usleep(2000);
+    }
+    show_progress(r, true);
+    return begin_ns;
+}
+
+/* ---- after --------------------------------------------------------------------------------- */
+
+struct sum {
+    uint64_t requested, hit, disk, verified, corrupt, leaked;
+    uint64_t p50, p99, max;
+    double seconds, ratio;
+    size_t requests;
+};
+
+static bool add_up(const struct replay *r, uint64_t begin_ns, struct sum *s)
+{
+    size_t n = r->work->n_prompts;
+    uint64_t *ns = malloc(n * sizeof *ns), end = begin_ns + 1;
+    if (!ns)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        const struct outcome *o = &r->outcome[i];
+        s->requests += o->done;
+        s->requested += o->requested;
+        s->hit += o->hit;
+        s->disk += o->disk;
+        s->verified += o->verified;
+        s->corrupt += o->corrupt;
+        ns[i] = o->lookup_ns;
+    }
+    for (unsigned i = 0; i < r->n_workers; i++)
+        end = r->words[i].end_ns > end ? r->words[i].end_ns : end;
+    s->seconds = (double)(end - begin_ns) / 1e9;
+    s->ratio = s->requested ? (double)s->hit / (double)s->requested : 0;
+    s->p50 = quantile(ns, n, 500);
+    s->p99 = quantile(ns, n, 990);
+    s->max = ns[n - 1];
+    free(ns);
+    return true;
+}
+
+/* The daemon gives back what a closed connection held when it sees the hang-up: allow it that. */
+static int count_leaked(const struct tool *t, uint64_t held_before, uint64_t *leaked)
+{
+    int code = EXIT_GOOD;
+    pfx *c = tool_attach(t, &code);
+    if (!c)
+        return code;
+    uint64_t now = held(c);
+    for (int tries = 0; now > held_before && tries < 1000; tries++) {
+        usleep(2000);
+        now = held(c);
+    }
+    *leaked = now > held_before ? now - held_before : 0;
+    pfx_close(c);
+    return code;
+}
+
+static void report_json(const struct sum *s)
+{
+    print_json(json_pack(
+        "{s:I,s:I,s:I,s:I,s:f,s:I,s:I,s:I,s:f,s:{s:I,s:I,s:I}}", "requests",
+        (json_int_t)s->requests, "blocks_requested", (json_int_t)s->requested, "blocks_hit",
+        (json_int_t)s->hit, "disk_hits", (json_int_t)s->disk, "hit_ratio", s->ratio,
+        "verified_blocks", (json_int_t)s->verified, "corrupt_blocks", (json_int_t)s->corrupt,
+        "leaked_blocks", (json_int_t)s->leaked, "requests_per_s",
+        (double)s->requests / s->seconds, "lookup_ns", "p50", (json_int_t)s->p50, "p99",
+        (json_int_t)s->p99, "max", (json_int_t)s->max));
+}
+
+static void report(const struct sum *s, uint32_t block_tokens)
+{
+    printf("%zu requests by %llu worker%s in %.2f s (%.0f a second)\n", s->requests,
+           (unsigned long long)opt.workers, opt.workers == 1 ? "" : "s", s->seconds,
+           (double)s->requests / s->seconds);
+    printf("%llu of %llu blocks were in the cache: hit ratio %.4f, %llu tokens not recomputed\n",
+           (unsigned long long)s->hit, (unsigned long long)s->requested, s->ratio,
+           (unsigned long long)(s->hit * block_tokens));
+    if (s->disk)
+        printf("%llu of them came from disk\n", (unsigned long long)s->disk);
+    printf("%llu blocks read back and compared: %llu corrupt; %llu leaked\n",
+           (unsigned long long)s->verified, (unsigned long long)s->corrupt,
+           (unsigned long long)s->leaked);
+    printf("lookup: half within %.1f us, 99 %% within %.1f us, the slowest %.1f us\n",
+           (double)s->p50 / 1e3, (double)s->p99 / 1e3, (double)s->max / 1e3);
+}
+
+/* ---- the whole ------------------------------------------------------------------------------ */
+
+static int run_workers(struct replay *r, uint32_t block_tokens, uint64_t held_before)
+{
+    r->outcome = share(r->work->n_prompts * sizeof *r->outcome);
+    r->words = share(r->n_workers * sizeof *r->words);
+    r->go = share(sizeof *r->go);
+    if (!r->outcome || !r->words || !r->go)
+        return tool_fail(EXIT_DAEMON, "out of memory.");
+    struct crew crew = {.r = r};
+    crew_start(&crew);
+    uint64_t begin_ns = crew_await(&crew);
+    if (crew.code != EXIT_GOOD)
+        return crew.code;
+
+    struct sum sum = {0};
+    if (!add_up(r, begin_ns, &sum))
+        return tool_fail(EXIT_DAEMON, "out of memory.");
+    int code = count_leaked(r->tool, held_before, &sum.leaked);
+    if (code != EXIT_GOOD)
+        return code;
+    if (r->tool->json)
+        report_json(&sum);
+    else
+        report(&sum, block_tokens);
+    return sum.corrupt || sum.leaked ? EXIT_FINDING : EXIT_GOOD;
+}
+
+static int run_against(const struct tool *t, const struct workload *work)
+{
+    struct replay r = {.tool = t,
+                       .work = work,
+                       .whole_match = opt.pad_last,
+                       .n_workers = (unsigned)opt.workers};
+    uint32_t block_tokens = 0;
+    uint64_t held_before = 0;
+    int code = check_daemon(t, &block_tokens, &held_before);
+    if (code == EXIT_GOOD)
+        code = run_workers(&r, block_tokens, held_before);
+    if (r.outcome)
+        munmap(r.outcome, work->n_prompts * sizeof *r.outcome);
+    if (r.words)
+        munmap(r.words, r.n_workers * sizeof *r.words);
+    if (r.go)
+        munmap(r.go, sizeof *r.go);
+    return code;
+}
+
+static int replay_run(const struct tool *t, int n, char **arg)
+{
+    struct workload work = {0};
+    int code = check_options(n, arg);
+    if (code != EXIT_GOOD)
+        return code;
+    if (opt.trace)
+        code = trace_load(&work, opt.trace, opt.limit, opt.pad_last);
+    else
+        chat_make(&work, opt.limit);
+    if (code == EXIT_GOOD && opt.private) {
+        struct private_daemon d;
+        struct tool own = *t;
+        interrupt_catch();
+        code = private_daemon_start(&d, &opt.daemon);
+        if (code == EXIT_GOOD) {
+            own.socket = d.socket;
+            code = run_against(&own, &work);
+            if (!private_daemon_stop(&d) && code == EXIT_GOOD)
+                code = EXIT_DAEMON;
+        }
+        interrupt_raise();
+    } else if (code == EXIT_GOOD) {
+        code = run_against(t, &work);
+    }
+    workload_free(&work);
+    return code;
+}
+
+const struct command replay_command = {
+    "replay", "", "replay a trace through worker processes and verify every hit byte for byte",
+    "A trace line has timestamp, input_length, output_length and hash_ids, one id for every 512\n"
+    "tokens of the prompt. Blocks are counted in the daemon's size; a block that is not full does\n"
+    "not count, unless --pad-last. Exits 1 if a page was wrong or something leaked.",
+    options, replay_run,
+};

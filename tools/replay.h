@@ -1,0 +1,72 @@
+/*
+ * replay.h - requests as data, and what a worker process does with each.
+ *
+ *   trace.c          requests of a file in the open trace format
+ *   chat.c           the built-in workload
+ *   replay_worker.c  one request: lookup, compare, reserve, fill, insert, release
+ *   replay.c         options, processes, the sum
+ */
+#ifndef TOOLS_REPLAY_H
+#define TOOLS_REPLAY_H
+
+#include "tools/tool.h"
+
+/* A prompt is a list of segments; a segment's tokens follow from its seed alone, so that equal
+ * seeds are equal text. In a trace file each hash id is one of 512 tokens. */
+struct segment {
+    uint64_t seed;
+    uint32_t n_tokens;
+};
+
+struct prompt {
+    size_t first; /* of workload.segment */
+    uint32_t n_segments;
+    uint32_t n_tokens;
+};
+
+struct workload {
+    struct prompt *prompt;
+    struct segment *segment;
+    size_t n_prompts, n_segments;
+    size_t room_prompts, room_segments;
+    uint32_t longest; /* tokens */
+};
+
+enum { TRACE_BLOCK = 512 /* tokens behind one hash id */ };
+
+void workload_segment(struct workload *w, uint64_t seed, uint32_t n_tokens); /* of the next prompt */
+void workload_prompt(struct workload *w);                                    /* it is complete */
+void workload_free(struct workload *w);
+
+/* pad_last: a request's last, partial block counts as a whole one. An exit code. */
+int trace_load(struct workload *w, const char *path, uint64_t limit, bool pad_last);
+void chat_make(struct workload *w, uint64_t limit);
+
+/* What became of one prompt; written by its worker into memory that the parent shares. */
+struct outcome {
+    uint32_t done;
+    uint32_t requested, hit, disk; /* blocks */
+    uint32_t verified, corrupt;
+    uint64_t lookup_ns;
+};
+
+struct worker_words {
+    uint32_t ready, done; /* attached; prompts done */
+    uint64_t end_ns;
+    uint64_t pad[6]; /* a cache line a worker */
+};
+
+struct replay {
+    const struct tool *tool;
+    const struct workload *work;
+    bool whole_match; /* the whole prompt may match, not all but one token */
+    unsigned n_workers;
+    struct outcome *outcome;    /* shared, one a prompt */
+    struct worker_words *words; /* shared, one a worker */
+    uint32_t *go;               /* shared: 1: all are attached, begin */
+};
+
+/* The life of worker number `me`; the exit code of its process. */
+int replay_worker(const struct replay *r, unsigned me);
+
+#endif

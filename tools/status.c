@@ -1,0 +1,96 @@
+#include "tools/tool.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <time.h>
+
+static double uptime_s(const struct index_header *h)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)((int64_t)now.tv_sec * 1000000000 + now.tv_nsec -
+                    (int64_t)h->started_realtime_ns) / 1e9;
+}
+
+static void add(json_t *o, const char *name, uint64_t value)
+{
+    json_object_set_new(o, name, json_integer((json_int_t)value));
+}
+
+static json_t *describe(const struct daemon_index *di, const struct counters *counters)
+{
+    const struct index_header *h = di->view.header;
+    char digest[65];
+    print_hex(digest, h->model_digest, sizeof h->model_digest);
+    json_t *o = json_object();
+    json_object_set_new(o, "ready", json_true());
+    add(o, "pid", (uint64_t)di->pid);
+    add(o, "epoch", h->epoch);
+    json_object_set_new(o, "uptime_s", json_real(uptime_s(h)));
+    add(o, "active", h->active);
+    add(o, "n_blocks", di->view.params.n_blocks);
+    add(o, "n_disk_blocks", di->view.params.n_disk);
+    add(o, "n_slots", h->n_slots);
+    add(o, "block_tokens", di->view.params.block_tokens);
+    add(o, "block_bytes", h->block_bytes);
+    add(o, "snapshot_bytes", h->snapshot_bytes);
+    add(o, "n_devices", h->n_devices);
+    json_object_set_new(o, "model_digest", json_string(digest));
+#define ADD_COUNTER(name, kind) add(o, #name, counters->name);
+    COUNTERS(ADD_COUNTER)
+#undef ADD_COUNTER
+    return o;
+}
+
+static void show(const struct tool *t, const struct daemon_index *di, const struct counters *c)
+{
+    const struct index_header *h = di->view.header;
+    printf("daemon        %d at %s, up %.0f s%s\n", di->pid, t->socket, uptime_s(h),
+           h->active ? "" : ", caching is off");
+    printf("pool          %u blocks of %u tokens and %llu bytes on %u device%s\n",
+           di->view.params.n_blocks, di->view.params.block_tokens,
+           (unsigned long long)h->block_bytes, h->n_devices, h->n_devices == 1 ? "" : "s");
+    if (c->lookup_tokens)
+        printf("hit ratio     %.4f of the tokens looked up\n",
+               (double)c->hit_tokens / (double)c->lookup_tokens);
+    putchar('\n');
+#define SHOW_COUNTER(name, kind) printf("%-20s %llu\n", #name, (unsigned long long)c->name);
+    COUNTERS(SHOW_COUNTER)
+#undef SHOW_COUNTER
+}
+
+static int not_ready(const struct tool *t, const struct daemon_index *di)
+{
+    if (t->json)
+        print_json(json_pack("{s:b,s:i}", "ready", 0, "pid", (int)di->pid));
+    else
+        printf("daemon %d at %s waits for the layout of its first worker; nothing is cached yet.\n",
+               di->pid, t->socket);
+    return EXIT_GOOD;
+}
+
+static int status_run(const struct tool *t, int n, char **arg)
+{
+    if (n != 0)
+        return tool_fail(EXIT_USAGE, "takes no argument, not '%s'.", arg[0]);
+    struct daemon_index di;
+    struct counters counters;
+    int code = daemon_index_open(t, &di);
+    if (code != EXIT_GOOD)
+        return code;
+    if (!di.ready)
+        code = not_ready(t, &di);
+    else if (!stats_copy(&di.view.header->stats, &counters))
+        code = tool_fail(EXIT_DAEMON, "the counters of daemon %d never stood still.", di.pid);
+    else if (t->json)
+        print_json(describe(&di, &counters));
+    else
+        show(t, &di, &counters);
+    daemon_index_close(&di);
+    return code;
+}
+
+const struct command status_command = {
+    "status", "", "the daemon's geometry and counters",
+    "Reads shared memory only: works while the daemon is stopped.", NULL, status_run,
+};

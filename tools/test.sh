@@ -1,0 +1,31 @@
+#!/bin/bash
+# Build with the address and undefined-behaviour sanitizers and run every test: a line each, then
+# the count. Fails if a test fails.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. tools/packages.sh
+
+need_build_packages check
+[ -f build/test/build.ninja ] ||
+    meson setup build/test --buildtype=debugoptimized -Db_sanitize=address,undefined \
+        -Db_lundef=false >/dev/null
+ninja --quiet -C build/test
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+status=0
+meson test -C build/test --no-rebuild --print-errorlogs -t "${TEST_TIMEOUT_MULTIPLIER:-3}" |
+    tee "$log" || status=$?
+
+count() {
+    sed -n "s/^$1: *\([0-9]*\).*/\1/p" "$log" | tail -n 1 | grep . || echo 0
+}
+passed=$(($(count Ok) + $(count 'Expected Fail')))
+failed=$(($(count Fail) + $(count 'Unexpected Pass') + $(count Timeout)))
+[ "$status" = 0 ] || [ "$failed" != 0 ] || failed=1
+if [ "$(count Skipped)" != 0 ]; then
+    echo "skipped:"
+    grep -E '[[:space:]]SKIP([[:space:]]|$)' "$log" || true
+fi
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

@@ -1,0 +1,312 @@
+/*
+ * What is cached, read from the shared index alone.
+ *
+ * The daemon may change the tree meanwhile, or stand still in the middle of a change. So this is a
+ * reader like any worker (shm/index_read.c): a node is copied out and counts if its version did not
+ * move; the children of a node are collected from its treap and count if they name it as their
+ * parent. A node that never stands still is shown as `changing`. Every loop is bounded, and the
+ * whole walk visits at most as many nodes as the index can hold.
+ *
+ * The path from a root may be thousands of nodes deep: the walk keeps its own stack and prints as
+ * it goes, so neither it nor its JSON lives in memory whole.
+ */
+#include "tools/tool.h"
+#include "shm/tokens.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TRIES = 64 };
+
+static struct {
+    bool tokens;
+    uint64_t space, depth;
+} opt = {.space = UINT64_MAX, .depth = UINT64_MAX};
+
+static const struct option_row options[] = {
+    {"space", "N", OPTION_NUMBER, &opt.space, 0, "only this space"},
+    {"depth", "N", OPTION_NUMBER, &opt.depth, 0, "at most N nodes below each other"},
+    {"tokens", NULL, OPTION_FLAG, &opt.tokens, 0, "show the tokens"},
+    {0},
+};
+
+struct ids {
+    uint32_t *id;
+    uint32_t n, room;
+};
+
+struct level {
+    struct index_node node;
+    uint32_t *child; /* owned */
+    uint32_t n_children, next, printed;
+};
+
+struct walk {
+    const struct index_view *view;
+    bool json;
+    uint64_t visited;
+    struct level *level;
+    uint32_t n_levels, room;
+};
+
+static void *grow(void *array, uint32_t n, uint32_t *room, size_t bytes)
+{
+    if (n < *room)
+        return array;
+    *room = *room ? *room * 2 : 64;
+    array = reallocarray(array, *room, bytes);
+    if (!array) {
+        tool_fail(0, "out of memory.");
+        exit(EXIT_DAEMON);
+    }
+    return array;
+}
+
+static void push_id(struct ids *ids, uint32_t id)
+{
+    ids->id = grow(ids->id, ids->n, &ids->room, sizeof *ids->id);
+    ids->id[ids->n++] = id;
+}
+
+/* ---- reading -------------------------------------------------------------------------- */
+
+/* Copy a node, and the tokens of its run if wanted, as one state. False: it never stood still. */
+static bool read_node(const struct index_view *v, uint32_t id, struct index_node *node,
+                      uint32_t *tokens)
+{
+    const struct index_node *shared = index_node_at(v, id);
+    for (int tries = 0; tries < TRIES; tries++) {
+        uint64_t word[sizeof *node / 8];
+        uint32_t version = shm_load_acquire(&shared->version); /* VERSION */
+        for (size_t i = 0; i < sizeof word / sizeof word[0]; i++)
+            word[i] = shm_load((const uint64_t *)(const void *)shared + i);
+        memcpy(node, word, sizeof *node);
+        bool possible = node->n_blocks <= NODE_BLOCKS && node->extent <= v->plan.n_units &&
+                        node->n_blocks <= v->plan.n_units - node->extent;
+        if (tokens && possible)
+            tokens_copy(tokens, index_tokens_at(v, node->extent),
+                        (size_t)node->n_blocks * v->params.block_tokens);
+        shm_read_fence();
+        if (possible && !(version & 1) && shm_load(&shared->version) == version)
+            return true;
+        cpu_relax();
+    }
+    return false;
+}
+
+static bool valid(const struct index_view *v, uint32_t id)
+{
+    return id != 0 && id < v->plan.max_nodes;
+}
+
+/* The treap below `root` in order. `steps` bounds a walk through links that move. */
+static void treap_ids(const struct index_view *v, uint32_t root, struct ids *out)
+{
+    struct ids spine = {0};
+    uint64_t steps = 0;
+    uint32_t id = root;
+    while ((valid(v, id) || spine.n) && steps++ <= 2ull * v->plan.max_nodes) {
+        if (valid(v, id) && spine.n < v->plan.max_nodes) {
+            push_id(&spine, id);
+            id = shm_load(&index_node_at(v, id)->left);
+        } else {
+            id = spine.id[--spine.n];
+            push_id(out, id);
+            id = shm_load(&index_node_at(v, id)->right);
+        }
+    }
+    free(spine.id);
+}
+
+/* The children of a node that read_node has copied. */
+static struct ids read_children(const struct index_view *v, uint32_t id, struct index_node *node)
+{
+    struct ids out = {0};
+    for (int tries = 0; tries < TRIES; tries++) {
+        out.n = 0;
+        treap_ids(v, node->children, &out);
+        shm_read_fence();
+        uint32_t version = node->version;
+        if (shm_load(&index_node_at(v, id)->version) == version)
+            break;
+        uint64_t identity = node->identity;
+        if (!read_node(v, id, node, NULL) || node->identity != identity) {
+            out.n = 0; /* it has become another node */
+            break;
+        }
+    }
+    return out;
+}
+
+/* ---- printing ------------------------------------------------------------------------- */
+
+static void print_tokens(const struct walk *w, const struct index_node *node,
+                         const uint32_t *tokens)
+{
+    size_t n = node->n_partial ? node->n_partial
+                               : (size_t)node->n_blocks * w->view->params.block_tokens;
+    printf(w->json ? ",\"tokens\":[" : "  tokens");
+    for (size_t i = 0; i < n; i++)
+        printf(w->json ? "%s%u" : "%s %u", w->json && i ? "," : "", tokens[i]);
+    if (w->json)
+        putchar(']');
+}
+
+static void print_node(const struct walk *w, uint32_t id, const struct index_node *node,
+                       uint32_t n_children, const uint32_t *tokens, bool changing)
+{
+    if (w->json) {
+        printf("{\"node\":%u,\"depth\":%u,\"blocks\":%u,\"partial_tokens\":%u,\"n_children\":%u",
+               id, node->start, node->n_blocks, node->n_partial, n_children);
+        if (changing)
+            printf(",\"changing\":true");
+    } else {
+        printf("%*snode %u  depth %u  blocks %u", 2 * (int)w->n_levels, "", id, node->start,
+               node->n_blocks);
+        if (node->n_partial)
+            printf("  partial, %u tokens", node->n_partial);
+        if (n_children)
+            printf("  children %u", n_children);
+        if (changing)
+            printf("  changing");
+    }
+    if (tokens)
+        print_tokens(w, node, tokens);
+    printf(w->json ? ",\"children\":[" : "\n");
+}
+
+static void print_tenant(const struct index_space *s, bool json)
+{
+    char hex[2 * TENANT_MAX + 1];
+    print_hex(hex, s->tenant, s->tenant_len);
+    if (json)
+        printf("{\"space\":%llu,\"tenant\":\"%s\",\"adapter_id\":%llu,\"adapter_generation\":%llu,"
+               "\"flushes\":%llu,\"dormant\":%s",
+               (unsigned long long)s->number, hex, (unsigned long long)s->adapter_id,
+               (unsigned long long)s->adapter_generation, (unsigned long long)s->flushes,
+               s->state == SPACE_DORMANT ? "true" : "false");
+    else
+        printf("space %llu  tenant %s  adapter %llu generation %llu  flushed %llu times%s\n",
+               (unsigned long long)s->number, *hex ? hex : "-", (unsigned long long)s->adapter_id,
+               (unsigned long long)s->adapter_generation, (unsigned long long)s->flushes,
+               s->state == SPACE_DORMANT ? "  dormant" : "");
+}
+
+/* ---- walking -------------------------------------------------------------------------- */
+
+/* Print a node and go below it, if it is still there. `parent` NULL: a root. */
+static void enter(struct walk *w, uint32_t id, struct level *parent)
+{
+    const struct index_view *v = w->view;
+    uint32_t *tokens = NULL;
+    if (opt.tokens)
+        tokens = malloc((size_t)NODE_BLOCKS * v->params.block_tokens * sizeof *tokens);
+    struct level here = {0};
+    bool still = read_node(v, id, &here.node, tokens);
+    if (parent && still && here.node.parent_identity != parent->node.identity) {
+        free(tokens);
+        return; /* another's by now */
+    }
+    struct ids children = {0};
+    if (still)
+        children = read_children(v, id, &here.node);
+    here.child = children.id;
+    here.n_children = w->n_levels < opt.depth ? children.n : 0;
+    if (w->json && parent && parent->printed++)
+        putchar(',');
+    print_node(w, id, &here.node, children.n, still ? tokens : NULL, !still);
+    free(tokens);
+    w->visited++;
+    w->level = grow(w->level, w->n_levels, &w->room, sizeof *w->level);
+    w->level[w->n_levels++] = here;
+}
+
+static void leave(struct walk *w)
+{
+    free(w->level[--w->n_levels].child);
+    if (w->json)
+        fputs("]}", stdout);
+}
+
+static void walk_root(struct walk *w, uint32_t root)
+{
+    enter(w, root, NULL);
+    while (w->n_levels) {
+        struct level *top = &w->level[w->n_levels - 1];
+        if (top->next == top->n_children || w->visited > w->view->plan.max_nodes)
+            leave(w);
+        else
+            enter(w, top->child[top->next++], top);
+    }
+}
+
+static bool read_space(const struct index_view *v, uint32_t slot, struct index_space *space)
+{
+    const struct index_space *shared = index_space_at(v, slot);
+    for (int tries = 0; tries < TRIES; tries++) {
+        uint64_t word[sizeof *space / 8];
+        uint32_t version = shm_load_acquire(&shared->version); /* VERSION */
+        for (size_t i = 0; i < sizeof word / sizeof word[0]; i++)
+            word[i] = shm_load((const uint64_t *)(const void *)shared + i);
+        memcpy(space, word, sizeof *space);
+        shm_read_fence();
+        if (!(version & 1) && shm_load(&shared->version) == version)
+            return space->state != SPACE_FREE && space->tenant_len <= TENANT_MAX;
+        cpu_relax();
+    }
+    return false;
+}
+
+static uint32_t walk_spaces(struct walk *w)
+{
+    uint32_t shown = 0;
+    for (uint32_t slot = 0; slot < w->view->params.max_spaces; slot++) {
+        struct index_space s;
+        if (!read_space(w->view, slot, &s))
+            continue;
+        if (opt.space != UINT64_MAX && s.number != opt.space)
+            continue;
+        if (w->json && shown)
+            putchar(',');
+        print_tenant(&s, w->json);
+        if (w->json)
+            printf(",\"root\":");
+        if (valid(w->view, s.root))
+            walk_root(w, s.root);
+        else if (w->json)
+            printf("null");
+        if (w->json)
+            putchar('}');
+        shown++;
+    }
+    return shown;
+}
+
+static int tree_run(const struct tool *t, int n, char **arg)
+{
+    if (n != 0)
+        return tool_fail(EXIT_USAGE, "takes no argument, not '%s'.", arg[0]);
+    struct daemon_index di;
+    int code = daemon_index_open(t, &di);
+    if (code != EXIT_GOOD)
+        return code;
+    struct walk w = {.view = &di.view, .json = t->json};
+    if (t->json)
+        printf("{\"block_tokens\":%u,\"spaces\":[", di.ready ? di.view.params.block_tokens : 0);
+    uint32_t shown = di.ready ? walk_spaces(&w) : 0;
+    if (t->json)
+        printf("]}\n");
+    if (opt.space != UINT64_MAX && shown == 0)
+        code = tool_fail(EXIT_DAEMON, "there is no space %llu.", (unsigned long long)opt.space);
+    free(w.level);
+    daemon_index_close(&di);
+    return code;
+}
+
+const struct command tree_command = {
+    "tree", "", "the cached prefixes: spaces, nodes, their depth and length in blocks",
+    "Reads shared memory only: works while the daemon is stopped. Tokens are hidden unless asked\n"
+    "for.",
+    options, tree_run,
+};
