@@ -19,6 +19,11 @@
 
 #include <assert.h>
 
+enum {
+    HOLES_PART = 8,  /* holes of more than this part of the owned units are used first */
+    HOLE_ORDERS = 3, /* and runs are not cut below an eighth of what was wanted */
+};
+
 static void list_push(struct index *ix, uint32_t unit, uint32_t order)
 {
     struct unit_private *u = &ix->units[unit];
@@ -91,26 +96,34 @@ static bool extend(struct index *ix)
     return true;
 }
 
+/* The order of the free extent to take from: the smallest that covers `order`; if there is none, the
+ * longest that is shorter, but not below `least`. EXTENT_ORDERS: none of these. */
+static uint32_t order_find(const struct index *ix, uint32_t order, uint32_t least)
+{
+    for (uint32_t o = order; o < EXTENT_ORDERS; o++)
+        if (ix->free_extent[o])
+            return o;
+    for (uint32_t o = order; o-- > least;)
+        if (ix->free_extent[o])
+            return o;
+    return EXTENT_ORDERS;
+}
+
+/* Holes that truncation left are used before never used units, once they are an eighth of what is
+ * owned: then a run becomes a few nodes, and the index stays small. */
 uint32_t extent_take(struct index *ix, uint32_t want, uint32_t *got)
 {
     uint32_t order = 0;
     while (1u << order < want)
         order++;
-    uint32_t from = order;
-    while (from < EXTENT_ORDERS && !ix->free_extent[from])
-        from++;
-    if (from == EXTENT_ORDERS && extend(ix)) {
-        from = order;
-        while (from < EXTENT_ORDERS && !ix->free_extent[from])
-            from++;
-    }
-    if (from == EXTENT_ORDERS) { /* only shorter ones: the longest of them */
-        from = order;
-        while (from > 0 && !ix->free_extent[from - 1])
-            from--;
-        assert(from > 0);
-        from--;
-    }
+    uint32_t holes = ix->unit_top - ix->n_units_owned;
+    bool many = holes > ix->n_units_owned / HOLES_PART;
+    uint32_t from = order_find(ix, order, many && order > HOLE_ORDERS ? order - HOLE_ORDERS : order);
+    if (from == EXTENT_ORDERS && extend(ix))
+        from = order_find(ix, order, order);
+    if (from == EXTENT_ORDERS)
+        from = order_find(ix, order, 0);
+    assert(from < EXTENT_ORDERS);
     uint32_t first = ix->free_extent[from] - 1, size = 1u << from;
     list_drop(ix, first);
     *got = want < size ? want : size;

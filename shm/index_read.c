@@ -221,6 +221,47 @@ static uint64_t hash_ahead(const struct index_view *v, uint32_t id, uint32_t dep
     return hash;
 }
 
+enum { LINE = 64, AHEAD_BLOCKS = 16, AHEAD_LINES = 16 };
+
+/* Ask for the node's block ids, and for its child, which is the next node if it is the only one.
+ * Nothing here is believed: an address in bounds is all that a prefetch needs. */
+static void prefetch_next(const struct index_view *v, const struct seen *s)
+{
+    const char *ids = (const char *)index_pages_at(v, s->extent);
+    for (uint32_t at = 0; at < s->n_blocks * 4; at += LINE)
+        __builtin_prefetch(ids + at);
+    if (s->children < v->plan.max_nodes)
+        __builtin_prefetch(index_node_at(v, s->children));
+}
+
+/* By now the child's line is here: ask for the first of its tokens, and of the query's. */
+static void prefetch_tokens(const struct index_view *v, uint32_t child, const uint32_t *mine)
+{
+    if (child == 0 || child >= v->plan.max_nodes)
+        return;
+    uint32_t extent = shm_load(&index_node_at(v, child)->extent);
+    if (extent >= v->plan.n_units)
+        return;
+    const char *tokens = (const char *)index_tokens_at(v, extent), *next = (const char *)mine;
+    for (int line = 0; line < AHEAD_LINES; line++) {
+        __builtin_prefetch(tokens + line * LINE);
+        __builtin_prefetch(next + line * LINE);
+    }
+}
+
+/* run_match in two parts, so that what comes next is on its way during the second. */
+static uint32_t run_match_ahead(const struct index_view *v, const struct seen *s, uint32_t depth,
+                                uint32_t n, const struct index_query *q)
+{
+    if (n <= AHEAD_BLOCKS)
+        return run_match(v, s, depth, n, q);
+    uint32_t first = n - AHEAD_BLOCKS, equal = run_match(v, s, depth, first, q);
+    if (equal < first)
+        return equal;
+    prefetch_tokens(v, s->children, index_query_at(v, q, depth + n));
+    return first + run_match(v, s, depth + first, AHEAD_BLOCKS, q);
+}
+
 /* Is node `id` the child that goes on from `at`? Then *next is at the end of what matched. */
 static bool child_match(const struct index_view *v, const struct step *at, uint32_t id,
                         uint32_t limit, const struct index_query *q, struct step *next)
@@ -235,8 +276,9 @@ static bool child_match(const struct index_view *v, const struct step *at, uint3
         if (s->parent == at->id && s->parent_identity == at->seen.identity &&
             s->start == at->depth && s->n_partial == 0) {
             uint32_t n = s->n_blocks < limit - at->depth ? s->n_blocks : limit - at->depth;
+            prefetch_next(v, s);
             next->hash = hash_ahead(v, id, at->depth + n, limit, q);
-            equal = run_match(v, s, at->depth, n, q);
+            equal = run_match_ahead(v, s, at->depth, n, q);
         }
         if (!seen_still(v, id, s))
             continue;
@@ -292,9 +334,9 @@ static bool walk_once(const struct index_view *v, uint32_t root, const struct in
                       uint32_t limit, struct index_found *found)
 {
     struct step steps[2] = {{.id = root}}, *at = &steps[0], *next = &steps[1];
+    at->hash = hash_ahead(v, root, 0, limit, q);
     if (!seen_read(v, root, &at->seen) || !(at->seen.flags & NODE_ROOT))
         return false;
-    at->hash = hash_ahead(v, root, 0, limit, q);
     *found = (struct index_found){.root = root};
     for (int tries = 0; tries < RETRIES;) {
         found->where = (struct place){at->seen.identity, at->id, at->depth};
