@@ -4,6 +4,7 @@
  *
  *   1  where does the lease hold? Known from its lookup or last insert; else TABLE
  *   2  do the caller's tokens agree with the path down to there? No: PFX_ECONFLICT, nothing sent
+ *      (with group mates, who may have truncated the lease: not before TABLE has been asked)
  *   3  INSERT with a piece, the last one with RF_LAST
  *      MORE: it is in, the next one. RETRY: a group mate has moved the lease: from 2 again
  *   4  read the canonical ids off the path
@@ -12,8 +13,7 @@
 
 enum { ALL_TRIES = 64 };
 
-int ask_insert(struct pfx *c, uint64_t lease, const struct pfx_insert_args *args,
-               struct call **out)
+int ask_insert(struct pfx *c, uint64_t lease, const struct pfx_insert_args *args, struct call **out)
 {
     int status = check_insert(c, args);
     if (status == 0)
@@ -42,6 +42,7 @@ static enum step insert_piece(struct pfx *c, struct call *call)
     if (step != STEP_SEND)
         return step;
     bool last = piece.last || i->short_table;
+    call->more = !last;
     i->until = where.depth + (uint32_t)(piece.tokens / bt);
     call->request = (struct request){
         .op = OP_INSERT,
@@ -50,7 +51,8 @@ static enum step insert_piece(struct pfx *c, struct call *call)
         .insert = {.where = where,
                    .arena = piece.arena,
                    .piece = piece.tokens,
-                   .n_extras = piece.n_extras},
+                   .n_extras = piece.n_extras,
+                   .n_written = total},
     };
     return STEP_SEND;
 }
@@ -64,7 +66,7 @@ enum step insert_build(struct pfx *c, struct call *call)
         uint64_t held = (uint64_t)l->place.depth * c->geometry.layout.block_tokens;
         front.n_tokens = smaller(front.n_tokens, held);
         int agrees = front.n_tokens ? index_path_agrees(&c->index, l->place, &front) : 1;
-        if (agrees == 0) {
+        if (agrees == 0 && (!c->has_mates || i->asked)) {
             call->status = PFX_ECONFLICT;
             return STEP_DONE;
         }
@@ -78,6 +80,7 @@ enum step insert_build(struct pfx *c, struct call *call)
         return STEP_DONE;
     }
     build_where(call, call->lease_id);
+    call->more = !i->done;
     return STEP_SEND;
 }
 
@@ -104,6 +107,7 @@ enum step insert_take(struct pfx *c, struct call *call, const struct wire_comple
 {
     struct inserting *i = &call->ins;
     if (call->request.op == OP_TABLE) {
+        i->asked = true;
         take_place(call->lease, answer->table.where);
         return i->done ? insert_ids(c, call) : STEP_SEND;
     }

@@ -40,6 +40,8 @@ enum step piece_build(struct pfx *c, struct call *call, uint32_t at, uint32_t to
     uint32_t bt = c->geometry.layout.block_tokens;
     uint64_t most = smaller(PIECE_BYTES, c->out.bytes / 2 & ~7u);
     uint32_t n = total - at;
+    if (n > piece_most(bt))
+        n = piece_most(bt);
     if (token_bytes(n) > most)
         n = (uint32_t)(most / 4 / bt * bt);
     size_t first = 0;

@@ -55,8 +55,10 @@ bool call_piece(struct call *c, uint32_t at, uint32_t n_tokens, uint32_t n_extra
 {
     uint64_t tokens = ((uint64_t)n_tokens * 4 + 7) & ~7ull;
     uint64_t bytes = tokens + (uint64_t)n_extras * sizeof(struct wire_extra);
+    if (n_tokens > piece_most(c->d->layout.block_tokens) || first + n_tokens > UINT32_MAX)
+        return false;
     const uint8_t *copy = call_arena(c, at, bytes);
-    if (!copy || first + n_tokens > UINT32_MAX)
+    if (!copy)
         return false;
     *query = (struct index_query){
         .tokens = (const uint32_t *)(const void *)copy,

@@ -15,7 +15,7 @@ struct daemon;
 struct session;
 
 /* Tokens and blocks that one session may cost a turn before the next one has its own. */
-enum { TURN_TOKENS = 64 * 1024, TURN_BLOCKS = 512 };
+enum { TURN_TOKENS = 8 * 1024, TURN_BLOCKS = 64 };
 
 /* Do one record. True: *out is the completion, post it. False: it became s->job, call
  * dispatch_continue each turn until that returns true. *cost grows by the work done, in tokens. */

@@ -174,7 +174,7 @@ static uint32_t insert_blocks(struct call *c, struct lease *l, const struct inde
 {
     struct place where = l->path.where;
     uint32_t first = where.depth, n = covered - first;
-    bool taken[PIECE_BYTES / 4];
+    bool taken[PIECE_BLOCKS];
     uint32_t created = index_insert(c->d->index, query, l->pages + (first - l->matched), n, taken,
                                     &where);
     for (uint32_t i = 0; i < n; i++)
@@ -202,11 +202,18 @@ static uint32_t insert_partial(struct call *c, struct lease *l, const struct ind
     return published;
 }
 
+/* Where the caller's tokens end, of which this may be a piece. */
+static uint32_t insert_end(const struct call *c, const struct index_query *query)
+{
+    uint32_t n = c->rq->insert.n_written;
+    return n > query->n_tokens ? n : (uint32_t)query->n_tokens;
+}
+
 /* A final lease takes the same tokens again, or fewer. Its partial block is compared here. */
 static int insert_again(struct call *c, struct lease *l, const struct index_query *query)
 {
     const struct index_view *v = index_view_of(c->d->index);
-    if (query->n_tokens > l->final_tokens)
+    if (insert_end(c, query) > l->final_tokens)
         return STATUS_ECONFLICT;
     const struct place *p = &l->partial.where;
     if (p->depth && query->n_tokens > query->first) {
@@ -257,7 +264,7 @@ int op_insert(struct call *c)
     }
     if (final) {
         l->final = true;
-        l->final_tokens = (uint32_t)query.n_tokens;
+        l->final_tokens = insert_end(c, &query);
     }
     answer_insert(c, l, created);
     return last ? 0 : ANSWER_MORE;

@@ -63,7 +63,9 @@ enum {
     ARENA_MIN = 64 * 1024,
     ARENA_DEFAULT = 1024 * 1024,
     ARENA_MAX = 64 * 1024 * 1024,
-    PIECE_BYTES = 256 * 1024, /* tokens and extras of one record at most: bounds a turn  */
+    PIECE_BYTES = 256 * 1024, /* tokens and extras of one record at most                 */
+    PIECE_TOKENS = 8192,      /* and never more than these: the work of a record is bounded, */
+    PIECE_BLOCKS = 512,       /* so that other workers wait for microseconds (piece_most)    */
 };
 
 /* No page, disk slot or snapshot slot stands here (PFX_NO_* of the public header). */
@@ -102,6 +104,15 @@ static inline uint64_t channel_arena_offset(uint32_t ring_entries)
 static inline uint64_t channel_bytes(uint32_t ring_entries, uint32_t arena_bytes)
 {
     return (channel_arena_offset(ring_entries) + arena_bytes + REGION_PAGE - 1) & ~4095ull;
+}
+
+/* Tokens of one piece at most: whole blocks, at least one. */
+static inline uint32_t piece_most(uint32_t block_tokens)
+{
+    uint32_t blocks = PIECE_TOKENS / block_tokens;
+    if (blocks > PIECE_BLOCKS)
+        blocks = PIECE_BLOCKS;
+    return (blocks ? blocks : 1) * block_tokens;
 }
 
 /* ---- index ------------------------------------------------------------------- */

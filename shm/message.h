@@ -109,7 +109,8 @@ struct wire_extra {
 struct request_insert {
     struct place where;
     uint32_t arena, piece, n_extras;
-    uint32_t reserved[5];
+    uint32_t n_written; /* of the whole call: where RF_FINAL ends, also if the table ends before */
+    uint32_t reserved[4];
 };
 
 struct request_reserve {
@@ -208,9 +209,10 @@ static_assert(sizeof(struct wire_completion) == 64, "one ring record");
  *            request, completion, index, then the pool of each device
  *   after that, between a worker and the daemon: wake-ups, one byte each (WAKE), and BYE, one
  *   byte, by which a worker gives back all that it opened; for a tool (HELLO_ADMIN): one
- *   admin_request a packet, answered by one admin_reply with a memfd of rows.
+ *   admin_request a packet, answered by one admin_reply with a memfd of rows (none: no memfd).
  */
 #define HELLO_MAGIC 0x6f6c6c6568786670ull /* "pfxhello" */
+#define WIRE_ABI 1u                       /* equals PFX_ABI_VERSION (client/prefixd.h) */
 
 enum hello_kind { HELLO_WORKER = 0, HELLO_ADMIN = 1 };
 enum { WAKE = 'w', BYE = 'b' };
