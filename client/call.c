@@ -1,16 +1,19 @@
 /*
  * Calls: the machine that client.h draws.
  *
- * ORDER. Answers are handed out in the order of the requests, except those that wait for the disk.
- * The daemon answers records in order; but a call may take several records, or stand in line
- * behind another. So a finished call is delivered only when every earlier one is, or has been
- * passed: the daemon has answered a record that was posted after that one's, which it does only
- * when that one waits for the disk.
+ * ORDER. Calls happen, and their answers are handed out, in the order of the requests, except for
+ * those that wait for the disk. The daemon takes records in order; but a call may take several
+ * records, stand in line behind another on its lease, or look before it sends. Hence:
  *
- * FORGOTTEN CALLS (timed out, cancelled) stay here until their answer has come, because the daemon
- * may still write into their span and may still open a lease. The daemon is asked to give that
- * back by itself (CANCEL); if there was no room for that record, or the daemon could not, it is
- * released on arrival.
+ *   - while a call is midway through its pieces, later ones do not start: they would see half;
+ *   - a lookup does not walk while an earlier insert is unfinished: it would not see it;
+ *   - what cannot go on is stalled, in the order of the calls, but midway ones first;
+ *   - a finished call is delivered only when every earlier one is, or has been passed: the daemon
+ *     has answered a record that was posted after that one's, as it does only when that one
+ *     waits for the disk.
+ *
+ * So nothing waits in a circle: the first stalled call waits for earlier ones alone, and those are
+ * out with the daemon or in line behind one that is.
  */
 #include "client/client.h"
 
@@ -31,13 +34,14 @@ struct call *call_new(struct pfx *c, enum opcode op)
         c->next_tag++;
     call->tag = c->next_tag++;
     c->by_tag[call->tag & c->tag_mask] = (uint16_t)(call - c->calls);
+    call->order = c->next_order++;
     call->op = (uint16_t)op;
     call->state = CALL_LINED;
     call->request.op = (uint16_t)op;
     return call;
 }
 
-static struct call *call_find(const struct pfx *c, uint32_t tag)
+struct call *call_find(const struct pfx *c, uint32_t tag)
 {
     uint16_t at = c->by_tag[tag & c->tag_mask];
     return at != NO_CALL && c->calls[at].tag == tag ? &c->calls[at] : NULL;
@@ -74,9 +78,6 @@ bool call_ids(struct call *call, uint32_t n)
 
 /* ---- lines and ends -------------------------------------------------------------- */
 
-static void call_begin(struct pfx *c, struct call *call);
-static void call_finish(struct pfx *c, struct call *call, int status);
-
 static void line_next(struct pfx *c, struct lease *l)
 {
     if (l->moving)
@@ -93,14 +94,17 @@ static void line_next(struct pfx *c, struct lease *l)
 /* The lease is no more: whatever stands in line came too late. */
 static void line_end(struct pfx *c, struct lease *l)
 {
-    l->moving = true;
     struct call *call;
-    while ((call = TAILQ_FIRST(&l->line)))
+    while ((call = TAILQ_FIRST(&l->line))) {
+        TAILQ_REMOVE(&l->line, call, line);
+        call->in_line = false;
+        call->lease = NULL;
         call_finish(c, call, PFX_ESTALE);
+    }
     lease_free(c, l);
 }
 
-static void call_leave_line(struct pfx *c, struct call *call, bool over)
+void call_leave_line(struct pfx *c, struct call *call, bool over)
 {
     struct lease *l = call->lease;
     if (!l)
@@ -115,8 +119,18 @@ static void call_leave_line(struct pfx *c, struct call *call, bool over)
         line_next(c, l);
 }
 
-static void call_finish(struct pfx *c, struct call *call, int status)
+void call_midway(struct pfx *c, struct call *call, bool midway)
 {
+    if (call->midway != midway)
+        c->n_midway += midway ? 1 : -1u;
+    call->midway = midway;
+}
+
+void call_finish(struct pfx *c, struct call *call, int status)
+{
+    call_midway(c, call, false);
+    if (call->listed && call->op == OP_INSERT)
+        c->n_inserts--;
     if (call->state == CALL_STALLED)
         TAILQ_REMOVE(&c->stalled, call, stall);
     call->state = CALL_FINISHED;
@@ -148,18 +162,30 @@ static enum step call_build(struct pfx *c, struct call *call)
     return m->build ? m->build(c, call) : STEP_SEND;
 }
 
+static void call_stall(struct pfx *c, struct call *call)
+{
+    call->state = CALL_STALLED;
+    struct call *before = TAILQ_LAST(&c->stalled, call_list);
+    while (before && (call->midway || (before->order > call->order && !before->midway)))
+        before = TAILQ_PREV(before, call_list, stall);
+    if (before)
+        TAILQ_INSERT_AFTER(&c->stalled, before, call, stall);
+    else
+        TAILQ_INSERT_HEAD(&c->stalled, call, stall);
+}
+
 static void call_apply(struct pfx *c, struct call *call, enum step step)
 {
     switch (step) {
     case STEP_SEND:
+        call_midway(c, call, call->more);
         call->state = CALL_SENT;
         call->request.tag = call->tag;
         channel_post(c, &call->request);
         call->sequence = c->sequence;
         break;
     case STEP_ROOM:
-        call->state = CALL_STALLED;
-        TAILQ_INSERT_TAIL(&c->stalled, call, stall);
+        call_stall(c, call);
         break;
     case STEP_DONE:
         call_finish(c, call, call->status);
@@ -167,20 +193,46 @@ static void call_apply(struct pfx *c, struct call *call, enum step step)
     }
 }
 
-static void call_begin(struct pfx *c, struct call *call)
+/* A synchronous call is later than all that are pending. */
+static bool waits_for_insert(const struct pfx *c, const struct call *call)
+{
+    if (c->n_inserts == 0 || call->op != OP_LOOKUP || call->look.flags & PFX_NO_MATCH)
+        return false;
+    const struct call *other;
+    TAILQ_FOREACH (other, &c->pending, link) {
+        if (other == call)
+            return false;
+        if (other->op == OP_INSERT && other->state != CALL_FINISHED)
+            return true;
+    }
+    return false;
+}
+
+static bool may_go(const struct pfx *c, const struct call *call)
+{
+    return call->midway || (c->n_midway == 0 && !waits_for_insert(c, call));
+}
+
+void call_begin(struct pfx *c, struct call *call)
 {
     if (c->gone)
         call_finish(c, call, PFX_EGONE);
     else if (call->lease && call->lease->late && call->op != OP_RELEASE)
         call_finish(c, call, PFX_ESTALE);
+    else if (TAILQ_EMPTY(&c->stalled) && may_go(c, call))
+        call_apply(c, call, call_build(c, call));
     else
-        call_apply(c, call, TAILQ_EMPTY(&c->stalled) ? call_build(c, call) : STEP_ROOM);
+        call_stall(c, call);
 }
 
 static void call_start(struct pfx *c, struct call *call)
 {
     if (!call->lease) {
         call_begin(c, call);
+        return;
+    }
+    if (call->lease->late && call->op != OP_RELEASE) {
+        call_finish(c, call, PFX_ESTALE);
         return;
     }
     TAILQ_INSERT_TAIL(&call->lease->line, call, line);
@@ -191,7 +243,7 @@ static void call_start(struct pfx *c, struct call *call)
 void calls_retry(struct pfx *c)
 {
     struct call *call;
-    while (!c->gone && (call = TAILQ_FIRST(&c->stalled))) {
+    while (!c->gone && (call = TAILQ_FIRST(&c->stalled)) && may_go(c, call)) {
         enum step step = call_build(c, call);
         if (step == STEP_ROOM)
             return; /* the order of those that wait stays */
@@ -203,66 +255,6 @@ void calls_retry(struct pfx *c)
 
 /* ---- answers ------------------------------------------------------------------------- */
 
-void call_give_back(struct pfx *c, uint64_t lease)
-{
-    struct call *call = call_new(c, OP_RELEASE);
-    if (!call)
-        return; /* cannot be: there are more calls than can be out */
-    call->forgotten = true;
-    call->request.lease = lease;
-    call_begin(c, call);
-}
-
-/* The lease that the answer of a forgotten lookup leaves in our hands; 0: none. */
-static uint64_t lookup_holds(const struct call *call, const struct wire_completion *answer)
-{
-    if (call->look.opening)
-        return call->look.opening;
-    return answer->status == 0 || answer->status == ANSWER_MORE ? answer->lease : 0;
-}
-
-static void cancel_answered(struct pfx *c, uint32_t tag, bool done)
-{
-    struct call *call = call_find(c, tag);
-    if (!call || call->cancel != CANCEL_SENT)
-        return;
-    call->cancel = done ? CANCEL_DONE : CANCEL_FAILED;
-    if (call->state != CALL_PARKED)
-        return;
-    uint64_t lease = call->lease_id;
-    call_finish(c, call, 0);
-    if (!done)
-        call_give_back(c, lease);
-}
-
-static void answer_forgotten(struct pfx *c, struct call *call, const struct wire_completion *answer)
-{
-    uint64_t lease = 0, space = 0;
-    if (call->op == OP_CANCEL) {
-        cancel_answered(c, (uint32_t)call->request.number.n, answer->status == 0);
-    } else if (call->op == OP_LOOKUP) {
-        lease = lookup_holds(call, answer);
-        if (lease && call->cancel == CANCEL_SENT) {
-            call->state = CALL_PARKED;
-            call->lease_id = lease;
-            return;
-        }
-        if (call->cancel == CANCEL_DONE)
-            lease = 0;
-    } else if (call->op == OP_SPACE_OPEN && answer->status == 0) {
-        space = answer->number.n;
-    }
-    call_finish(c, call, answer->status);
-    if (lease)
-        call_give_back(c, lease);
-    struct call *close = space ? call_new(c, OP_SPACE_CLOSE) : NULL;
-    if (close) {
-        close->forgotten = true;
-        close->request.space.space = space;
-        call_begin(c, close);
-    }
-}
-
 void call_answer(struct pfx *c, const struct wire_completion *answer)
 {
     struct call *call = call_find(c, answer->tag);
@@ -272,7 +264,7 @@ void call_answer(struct pfx *c, const struct wire_completion *answer)
     if ((int32_t)(call->sequence - c->answered) > 0)
         c->answered = call->sequence;
     if (call->forgotten) {
-        answer_forgotten(c, call, answer);
+        call_answer_forgotten(c, call, answer);
         return;
     }
     const struct method *m = &methods[call->op];
@@ -313,43 +305,6 @@ void calls_deliver(struct pfx *c)
             return;
         }
     }
-}
-
-/* ---- forgetting ------------------------------------------------------------------------ */
-
-static void send_cancel(struct pfx *c, struct call *call)
-{
-    if (!TAILQ_EMPTY(&c->stalled) || !channel_room(c))
-        return;
-    struct call *cancel = call_new(c, OP_CANCEL);
-    if (!cancel)
-        return;
-    cancel->forgotten = true;
-    cancel->request.number.n = call->tag;
-    call->cancel = CANCEL_SENT;
-    call_begin(c, cancel);
-}
-
-void call_forget(struct pfx *c, struct call *call)
-{
-    if (call->listed) {
-        TAILQ_REMOVE(&c->pending, call, link);
-        c->n_submitted--;
-        call->listed = false;
-    }
-    call->forgotten = true;
-    if (call->state != CALL_SENT) { /* nothing is out */
-        uint64_t lease = call->op == OP_LOOKUP ? call->look.opening : 0;
-        call_finish(c, call, PFX_ETIMEDOUT);
-        if (lease)
-            call_give_back(c, lease);
-        return;
-    }
-    if (call->op == OP_RELEASE)
-        return; /* it keeps the lease's line, and ends the lease when it is answered */
-    call_leave_line(c, call, false);
-    if (call->op == OP_LOOKUP || call->op == OP_FETCH)
-        send_cancel(c, call);
 }
 
 /* ---- the two ways to make a call --------------------------------------------------------- */
@@ -400,36 +355,28 @@ static bool copy_query(struct call *call)
     return true;
 }
 
-static int call_withdraw(struct pfx *c, struct call *call, int status)
-{
-    if (call->listed) {
-        TAILQ_REMOVE(&c->pending, call, link);
-        c->n_submitted--;
-    }
-    if (call->lease || call->state == CALL_STALLED)
-        call_finish(c, call, status);
-    call_free(c, call);
-    channel_leave(c);
-    return fail(c, status, NULL);
-}
-
 int call_submit(struct pfx *c, struct call *call, uint64_t user_tag)
 {
+    int status = c->gone ? PFX_EGONE : 0;
+    if (status == 0 && c->n_submitted >= c->ring_entries)
+        status = PFX_EAGAIN;
+    if (status == 0 && !copy_query(call))
+        status = PFX_EAGAIN;
+    if (status) {
+        call_finish(c, call, status);
+        call_free(c, call);
+        return fail(c, status, NULL);
+    }
     call->user_tag = user_tag;
     call->match = &call->own_match;
     call->insert = &call->own_insert;
     call->number = &call->own_number;
-    if (c->n_submitted >= c->ring_entries || !TAILQ_EMPTY(&c->stalled) || !channel_room(c))
-        channel_take(c);
-    if (c->n_submitted >= c->ring_entries || !TAILQ_EMPTY(&c->stalled) || !copy_query(call))
-        return call_withdraw(c, call, c->gone ? PFX_EGONE : PFX_EAGAIN);
-    TAILQ_INSERT_TAIL(&c->pending, call, link);
     call->listed = true;
+    TAILQ_INSERT_TAIL(&c->pending, call, link);
     c->n_submitted++;
+    c->n_inserts += call->op == OP_INSERT;
     call_start(c, call);
-    if (call->state == CALL_STALLED)
-        return call_withdraw(c, call, PFX_EAGAIN);
-    calls_deliver(c);
+    channel_take(c);
     channel_leave(c);
     return 0;
 }

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 enum {
-    SPINS_A_LOOK = 32,       /* looks at the ring between two looks at the clock    */
-    NAP_MS = 100,            /* longest sleep: a wake-up lost by a fault costs that */
+    SPINS_A_LOOK = 32, /* looks at the ring between two looks at the clock    */
+    NAP_MS = 100,      /* longest sleep: a wake-up lost by a fault costs that */
     LOOK_NS = 1000 * 1000,
 };
 
@@ -51,17 +51,15 @@ void channel_take(struct pfx *c)
 {
     struct wire_completion answer;
     enum ring_state state;
-    bool any = false;
     while ((state = ring_peek(&c->completions, &answer)) == RING_OK) {
         ring_drop(&c->completions);
         call_answer(c, &answer);
-        any = true;
     }
     if (state == RING_BROKEN)
         channel_die(c);
     if (c->gone)
         calls_end(c);
-    else if (any)
+    else
         calls_retry(c);
     calls_deliver(c);
 }

@@ -10,13 +10,15 @@
  *      call_new -> LINED -> STALLED <-> SENT -> FINISHED -> handed out -> call_free
  *                             no room              \-> by itself, if FORGOTTEN (cancel, time-out)
  *
- *   attach.c    open, handshake, mappings, close         request.c  calls of one record each
- *   channel.c   rings, waking, sleeping, death           lookup.c   the walk, retries, slow pieces
- *   arena.c     room for bulk data in both arenas        insert.c   compare, then pieces
- *   call.c      the machine above                        peek.c     shared memory alone
- *   lease.c     what this worker knows of its leases     complete.c pfx_wait, pfx_cancel, pfx_fd
- *   space.c     which spaces it has open                 sync.c, submit.c  the public calls
- *   check.c     arguments                                text.c     sentences, the model's digest
+ *   handshake.c, attach.c  socket, mappings, close    request.c  calls of one record each
+ *   channel.c   rings, waking, sleeping, death         lookup.c   the walk, retries, slow pieces
+ *   arena.c     room for bulk data in both arenas      insert.c   compare, then pieces
+ *   call.c      the machine above, and its order       piece.c    cutting tokens and extras
+ *   forget.c    cancelled and timed-out calls          peek.c     shared memory alone
+ *   lease.c     what this worker knows of its leases   complete.c pfx_wait, pfx_cancel, pfx_fd
+ *   space.c     which spaces it has open               sync.c, submit.c  the public calls
+ *   pool.c      addresses of pages                     check.c    arguments
+ *                                                      text.c     sentences, the model's digest
  *
  * One call at a time is on its way for a lease; later ones stand in its line. So an insert of many
  * pieces and the release submitted after it keep their order, and the lease's place is known when
@@ -117,7 +119,7 @@ bool space_is_open(const struct pfx *c, uint64_t number);
 enum call_state {
     CALL_FREE = 0,
     CALL_LINED,    /* behind another call on its lease                        */
-    CALL_STALLED,  /* no room for its next record                             */
+    CALL_STALLED,  /* no room for its next record, or an earlier call is in the way */
     CALL_SENT,     /* a record is with the daemon                             */
     CALL_PARKED,   /* a forgotten lookup that was granted, while its CANCEL is out */
     CALL_FINISHED, /* status says how                                         */
@@ -138,6 +140,7 @@ struct method {
 };
 extern const struct method methods[OP_COUNT];
 
+/* Of a forgotten lookup or fetch. */
 enum cancel_state { CANCEL_NONE, CANCEL_SENT, CANCEL_DONE, CANCEL_FAILED };
 
 /* A lookup on its way. */
@@ -163,6 +166,7 @@ struct inserting {
     bool final, agreed;
     bool short_table; /* the table ends before the tokens: no more pieces  */
     bool done;        /* all is in; what is left are the canonical ids     */
+    bool asked;       /* TABLE has said where the lease holds              */
     uint32_t tries;
     uint32_t until;   /* depth after the piece on its way, if all of it is in */
     struct pfx_insert_result total;
@@ -175,7 +179,7 @@ struct reserving {
 struct call {
     TAILQ_ENTRY(call) link;  /* in pfx.pending, .done, .handed or .free */
     TAILQ_ENTRY(call) line;  /* in its lease's line, if in_line */
-    TAILQ_ENTRY(call) stall; /* in pfx.stalled         */
+    TAILQ_ENTRY(call) stall; /* in pfx.stalled             */
     uint32_t *own_ids, room_ids; /* kept from call to call */
 
     uint16_t op;             /* what was asked for; its record may be another's */
@@ -183,6 +187,9 @@ struct call {
     uint8_t cancel;
     bool synchronous, forgotten, in_line;
     bool listed; /* in pfx.pending or .done */
+    bool more;   /* its record is not the last: build says so  */
+    bool midway; /* such a record is out: counted in pfx.n_midway */
+    uint64_t order;         /* of calls, as they were started */
     uint32_t tag, sequence; /* of its last record */
     int32_t status;
     uint64_t user_tag, lease_id;
@@ -210,6 +217,7 @@ struct call {
 };
 
 struct call *call_new(struct pfx *c, enum opcode op);
+struct call *call_find(const struct pfx *c, uint32_t tag);
 void call_free(struct pfx *c, struct call *call);
 
 /* Start it, wait for it, free it: what a synchronous call returns. */
@@ -218,15 +226,25 @@ int call_run(struct pfx *c, struct call *call);
 int call_submit(struct pfx *c, struct call *call, uint64_t user_tag);
 
 void call_answer(struct pfx *c, const struct wire_completion *answer);
-void calls_retry(struct pfx *c);   /* those that had no room */
+void calls_retry(struct pfx *c);   /* those that are stalled */
 void calls_deliver(struct pfx *c); /* finished ones to pfx.done, in order */
 void calls_end(struct pfx *c);     /* the daemon is gone: PFX_EGONE for all */
-/* Nobody waits for it any more: what it takes is given back. */
-void call_forget(struct pfx *c, struct call *call);
-/* Release a lease that nobody was told about. */
-void call_give_back(struct pfx *c, uint64_t lease);
 /* Room for n ids in call->ids, if they are wanted. */
 bool call_ids(struct call *call, uint32_t n);
+
+/* The machine's parts, for forget.c. */
+void call_begin(struct pfx *c, struct call *call);
+void call_finish(struct pfx *c, struct call *call, int status);
+void call_leave_line(struct pfx *c, struct call *call, bool over);
+void call_midway(struct pfx *c, struct call *call, bool midway);
+
+/* ---- forget.c ----------------------------------------------------------------- */
+
+/* Nobody waits for it any more: what it takes is given back. */
+void call_forget(struct pfx *c, struct call *call);
+void call_answer_forgotten(struct pfx *c, struct call *call, const struct wire_completion *answer);
+/* Release a lease that nobody was told about. */
+void call_give_back(struct pfx *c, uint64_t lease);
 
 /* ---- the connection -------------------------------------------------------------- */
 
@@ -242,6 +260,7 @@ struct pfx {
     int epoll_fd;
     bool event_set;
     bool gone;
+    bool has_mates; /* a named group: others may use its leases */
     struct segment request_region, completion_region, index_region;
     uint32_t ring_entries;
     struct ring_writer requests;
@@ -265,6 +284,8 @@ struct pfx {
     uint32_t tag_mask, next_tag;
     uint32_t sequence, answered;      /* of the last record posted; newest answered */
     uint32_t in_flight, n_submitted;  /* records out; asynchronous calls not handed out */
+    uint32_t n_midway, n_inserts; /* asynchronous inserts that are not finished */
+    uint64_t next_order;
     struct call_list free, pending, stalled, done, handed;
 
     struct leases leases;

@@ -11,8 +11,7 @@ static int check_elements(struct pfx *c, const struct pfx_completion *out, size_
     if (!out || max == 0 || stride < sizeof *out || stride % _Alignof(struct pfx_completion))
         return fail(c, PFX_EINVAL, "out is NULL, max is 0, or stride is too small or odd");
     for (unsigned i = 0; i < max; i++) {
-        const struct pfx_completion *e =
-            (const void *)((const char *)out + (size_t)i * stride);
+        const struct pfx_completion *e = (const void *)((const char *)out + (size_t)i * stride);
         if (e->size < sizeof *e || e->size > stride || e->match.size < sizeof e->match ||
             e->insert.size < sizeof e->insert)
             return fail(c, PFX_EINVAL, "a completion's size, or one inside it, is not set");
@@ -148,7 +147,7 @@ int pfx_cancel(pfx *c, uint64_t tag)
         status = fail(c, PFX_ENOENT, "its completion is already there");
     else
         call_forget(c, call);
-    calls_deliver(c);
+    channel_take(c);
     channel_leave(c);
     return status;
 }

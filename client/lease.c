@@ -8,8 +8,8 @@
 #include <string.h>
 
 enum {
-    KEPT_LEASES = 256,       /* freed objects kept for the next lookups */
-    KEPT_IDS = 64 * 1024,    /* with room for no more ids than this     */
+    KEPT_LEASES = 256,    /* freed objects kept for the next lookups */
+    KEPT_IDS = 64 * 1024, /* with room for no more ids than this     */
 };
 
 static uint32_t home(const struct leases *ls, uint64_t id)

@@ -39,7 +39,9 @@ uint32_t lookup_longest(const struct pfx_lookup_args *args)
 uint32_t lookup_multiple(const struct pfx *c, uint32_t match_multiple)
 {
     uint64_t bt = c->geometry.layout.block_tokens;
-    uint64_t a = bt, b = match_multiple ? match_multiple : bt, product = a * b;
+    if (match_multiple == 0)
+        return (uint32_t)bt;
+    uint64_t a = bt, b = match_multiple, product = a * b;
     while (b) {
         uint64_t rest = a % b;
         a = b;
@@ -100,6 +102,7 @@ static enum step slow_build(struct pfx *c, struct call *call)
     if (piece.last)
         flags |= RF_LAST;
     k->piece = piece.tokens;
+    call->more = !piece.last;
     call->request = (struct request){
         .op = OP_LOOKUP_SLOW,
         .flags = (uint16_t)flags,
@@ -167,6 +170,7 @@ static enum step fast_build(struct pfx *c, struct call *call)
 enum step lookup_build(struct pfx *c, struct call *call)
 {
     struct looking *k = &call->look;
+    call->more = false;
     if (k->granted) {
         build_where(call, k->opening);
         return STEP_SEND;

@@ -84,8 +84,7 @@ static int peek_walk(struct pfx *c, const struct pfx_lookup_args *args, struct p
             return 0;
         uint32_t rest = index_tail_limit(&query, at, smaller(bt, longest - at));
         if (rest)
-            out->tail_tokens =
-                index_tail_tokens(&c->index, found.where, args->tokens + at, rest);
+            out->tail_tokens = index_tail_tokens(&c->index, found.where, args->tokens + at, rest);
         return 0;
     }
     return PFX_EAGAIN;

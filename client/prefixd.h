@@ -2,9 +2,9 @@
  * prefixd.h - the contract of libprefixd, the worker side of prefixd, and its manual.
  *
  * Caveats first
- *   - A match is KV bytes that another worker wrote. Workers of
- *     one daemon trust each other: they map one pool and one index. Spaces keep tenants from
- *     matching each other; they do not hide memory from a hostile worker.
+ *   - A match is KV bytes that another worker wrote. Workers of one daemon trust each other: they
+ *     map one pool and one index. Spaces keep tenants from matching each other; they do not hide
+ *     memory from a hostile worker.
  *   - A lease is the only way to hold anything. A block id, a peek, a geometry grants no right.
  *   - A `pfx` belongs to one thread at a time, and to the process that opened it: every call in a
  *     forked child returns PFX_EINVAL there (pfx_close frees the child's copy and leaves the
@@ -70,9 +70,11 @@
  *     readable until pfx_close; open a new connection for anything else.
  *   - A daemon that is stopped is not dead: pfx_peek, pfx_peek_full and pfx_stats go on.
  *
- * Progress. pfx_lookup walks the index in this process and sends one 64-byte record; no call
- * makes a system call while the daemon is awake and answers within spin_us. Nothing here takes a
- * lock, starts a thread or installs a signal handler.
+ * Progress. pfx_lookup walks the index in this process and sends one 64-byte record. No call on
+ * sequences makes a system call while the daemon is awake and answers within spin_us; those that
+ * only look (pfx_peek, pfx_stats, pfx_wait with timeout 0) ask the socket about once a millisecond
+ * whether the daemon is alive. Nothing here takes a lock, starts a thread or installs a signal
+ * handler.
  */
 #ifndef PREFIXD_H
 #define PREFIXD_H
@@ -451,8 +453,9 @@ int pfx_stats(pfx *c, struct pfx_stats *out);
  * that fails has no completion; PFX_EAGAIN: as many calls as ring_entries are under way or not
  * taken, take some and retry. Tags are the caller's and may repeat.
  *
- * Calls on one lease happen in the order in which they were submitted. Answers to one worker come
- * in the order of its requests, except those that wait for the disk. Work goes on inside pfx_wait
+ * Calls on one lease happen in the order in which they were submitted, and a lookup sees every
+ * insert submitted before it. Answers to one worker come in the order of its requests, except
+ * those that wait for the disk. Work goes on inside pfx_wait
  * and every other call that asks the daemon: call one of them now and then. */
 struct pfx_completion {
     uint32_t size;

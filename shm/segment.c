@@ -45,7 +45,8 @@ static int memfd_resize(int fd, uint64_t bytes)
 /* A fork must not write where only its parent may, and a core dump needs no KV bytes. */
 static void *map_private_to_us(int fd, uint64_t bytes, bool writable)
 {
-    void *base = mmap(NULL, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+    void *base =
+        mmap(NULL, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
     if (base == MAP_FAILED)
         return NULL;
     (void)madvise(base, bytes, MADV_DONTFORK);
