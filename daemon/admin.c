@@ -67,7 +67,7 @@ static uint32_t private_pages(const struct lease *l)
 static void dead_row(struct rows *r, const struct group *g, const struct dead_member *m)
 {
     struct worker_row row = {.worker = m->number, .pid = m->pid, .uid = g->uid, .dead = 1};
-    list_each(at, after, &g->leases) {
+    list_each (at, after, &g->leases) {
         const struct lease *l = list_entry(at, struct lease, of_group);
         if (l->dead_opener == m->number) {
             row.leases++;
@@ -84,11 +84,11 @@ static void dead_row(struct rows *r, const struct group *g, const struct dead_me
 
 static void add_workers(struct daemon *d, struct rows *r)
 {
-    list_each(at, after, &d->sessions)
+    list_each (at, after, &d->sessions)
         worker_row(r, list_entry(at, struct session, link));
-    list_each(at, after, &d->groups) {
+    list_each (at, after, &d->groups) {
         const struct group *g = list_entry(at, struct group, link);
-        list_each(dead, next, &g->dead)
+        list_each (dead, next, &g->dead)
             dead_row(r, g, list_entry(dead, struct dead_member, link));
     }
 }
@@ -114,9 +114,9 @@ static void lease_row(const struct daemon *d, struct rows *r, const struct lease
 
 static void add_leases(struct daemon *d, struct rows *r)
 {
-    list_each(at, after, &d->groups) {
+    list_each (at, after, &d->groups) {
         const struct group *g = list_entry(at, struct group, link);
-        list_each(of_group, next, &g->leases)
+        list_each (of_group, next, &g->leases)
             lease_row(d, r, list_entry(of_group, struct lease, of_group));
     }
 }

@@ -1,6 +1,6 @@
 /*
- * admin.h - what only the daemon knows, as rows in a sealed memfd: workers, leases, the audit. Never
- * a token.
+ * admin.h - what only the daemon knows, as rows in a sealed memfd: workers, leases, the audit.
+ * Never a token.
  */
 #ifndef DAEMON_ADMIN_H
 #define DAEMON_ADMIN_H

@@ -93,8 +93,8 @@ static void audit_lease(struct audit *a, const struct group *g, const struct lea
     if (l->opener ? l->opener->group != g : !list_empty(&l->of_session))
         FIND(a, "lease %llx belongs to a session outside its group", id);
     if (l->n_pages > l->cap_pages || l->matched > depth || depth > lease_table(l))
-        FIND(a, "lease %llx: %u matched, held to %u, %u pages of %u", id, l->matched, depth, l->n_pages,
-             l->cap_pages);
+        FIND(a, "lease %llx: %u matched, held to %u, %u pages of %u", id, l->matched, depth,
+             l->n_pages, l->cap_pages);
     own_pages(l, &duplicates);
     if (duplicates != l->duplicates)
         FIND(a, "lease %llx: counted %u duplicates, walked %u", id, l->duplicates, duplicates);
@@ -106,10 +106,10 @@ static void audit_lease(struct audit *a, const struct group *g, const struct lea
 static uint64_t audit_groups(struct audit *a)
 {
     uint64_t leases = 0, members = 0;
-    list_each(at, after, &a->d->groups) {
+    list_each (at, after, &a->d->groups) {
         const struct group *g = list_entry(at, struct group, link);
         members += g->members;
-        list_each(of_group, next, &g->leases) {
+        list_each (of_group, next, &g->leases) {
             audit_lease(a, g, list_entry(of_group, struct lease, of_group));
             leases++;
         }
@@ -135,13 +135,13 @@ static void audit_session(struct audit *a, const struct session *s)
 {
     uint64_t leases = 0, own = 0;
     uint32_t duplicates;
-    list_each(at, after, &s->leases) {
+    list_each (at, after, &s->leases) {
         const struct lease *l = list_entry(at, struct lease, of_session);
         leases++;
         own += own_pages(l, &duplicates);
         if (l->opener != s)
-            FIND(a, "lease %llx is not of worker %llu, where it is linked", (unsigned long long)l->id,
-                 (unsigned long long)s->number);
+            FIND(a, "lease %llx is not of worker %llu, where it is linked",
+                 (unsigned long long)l->id, (unsigned long long)s->number);
     }
     expect(a, "leases of a worker", s->n_leases, leases);
     expect(a, "private pages of a worker", s->private_blocks, own);
@@ -152,7 +152,7 @@ static void audit_session(struct audit *a, const struct session *s)
 static void audit_sessions(struct audit *a)
 {
     uint64_t n = 0;
-    list_each(at, after, &a->d->sessions) {
+    list_each (at, after, &a->d->sessions) {
         audit_session(a, list_entry(at, struct session, link));
         n++;
     }

@@ -7,13 +7,20 @@
 #include "daemon/log.h"
 #include "shm/status.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { LEASES_MAX = 1 << 20 };
+
+static const char *size_option(const struct daemon *d)
+{
+    return d->options->blocks ? "--blocks" : "--bytes";
+}
 
 static void fill_header(struct daemon *d, const struct geometry *g)
 {
@@ -45,16 +52,26 @@ static uint32_t lease_slots(const struct options *o)
     return (uint32_t)all;
 }
 
-/* Region, index and tables. False: no memory. */
-static bool make_tables(struct daemon *d, struct geometry *g)
+static bool make_region(struct daemon *d, struct geometry *g, char *why, size_t n_why)
 {
-    if (getrandom(&g->params.hash_seed, sizeof g->params.hash_seed, 0) !=
-        (ssize_t)sizeof g->params.hash_seed)
+    size_t n = sizeof g->params.hash_seed;
+    int rc = getrandom(&g->params.hash_seed, n, 0) == (ssize_t)n ? 0 : -errno;
+    if (rc == 0)
+        rc = segment_create(&d->index_segment, SEGMENT_INDEX, SEGMENT_DAEMON, g->plan.bytes);
+    if (rc) {
+        snprintf(why, n_why, "%s: the index of %u blocks could not be made: %s", size_option(d),
+                 g->n_blocks, strerror(-rc));
         return false;
-    if (segment_create(&d->index_segment, SEGMENT_INDEX, SEGMENT_DAEMON, g->plan.bytes))
-        return false;
+    }
     d->header = d->index_segment.base;
     fill_header(d, g);
+    return true;
+}
+
+static bool make_tables(struct daemon *d, const struct geometry *g, char *why, size_t n_why)
+{
+    snprintf(why, n_why, "%s: there is no memory for the tables of %u blocks; ask for fewer",
+             size_option(d), g->n_blocks);
     if (!pool_init(&d->pool, g->n_blocks))
         return false;
     const struct index_config config = {
@@ -75,7 +92,7 @@ static bool make_devices(struct daemon *d, const struct geometry *g, char *why, 
         char note[512], cause[160];
         d->devices[i] = device_create(&want, cause, sizeof cause, note, sizeof note);
         if (!d->devices[i]) {
-            snprintf(why, n_why, "%s: %s", d->options->blocks ? "--blocks" : "--bytes", cause);
+            snprintf(why, n_why, "%s: %s", size_option(d), cause);
             return false;
         }
         if (note[0])
@@ -97,6 +114,9 @@ void daemon_uncarve(struct daemon *d)
         index_free(d->index);
     pool_deinit(&d->pool);
     segment_free(&d->index_segment);
+    free(d->orphans);
+    d->orphans = NULL;
+    d->n_orphans = d->n_flushing = 0;
     d->spaces = NULL;
     d->index = NULL;
     d->header = NULL;
@@ -114,10 +134,8 @@ int daemon_carve(struct daemon *d, const struct wire_layout *layout, char *why, 
     struct geometry g;
     if (!geometry_plan(d->options, &wanted, &g, why, n_why))
         return STATUS_EMISMATCH;
-    snprintf(why, n_why, "there is no memory for the index of %u blocks; ask for fewer with --blocks or "
-                         "--bytes",
-             g.n_blocks);
-    if (!make_tables(d, &g) || !make_devices(d, &g, why, n_why)) {
+    if (!make_region(d, &g, why, n_why) || !make_tables(d, &g, why, n_why) ||
+        !make_devices(d, &g, why, n_why)) {
         daemon_uncarve(d);
         return STATUS_ENOSPC;
     }
@@ -129,9 +147,9 @@ int daemon_carve(struct daemon *d, const struct wire_layout *layout, char *why, 
     d->carved = true;
     daemon_publish(d);
     shm_store_release(&d->header->ready, 1); /* this must be last: tools may look now */
-    log_info("pool: %u blocks of %u tokens and %llu bytes, %u slots, %u device%s of %llu MiB", d->n_blocks,
-             d->layout.block_tokens, (unsigned long long)d->layout.block_bytes, d->n_slots,
-             d->layout.n_devices, d->layout.n_devices == 1 ? "" : "s",
+    log_info("pool: %u blocks of %u tokens and %llu bytes, %u slots, %u device%s of %llu MiB",
+             d->n_blocks, d->layout.block_tokens, (unsigned long long)d->layout.block_bytes,
+             d->n_slots, d->layout.n_devices, d->layout.n_devices == 1 ? "" : "s",
              (unsigned long long)(g.pool_bytes >> 20));
     return 0;
 }

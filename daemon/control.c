@@ -1,8 +1,8 @@
 /*
  * Who holds the lock on PATH.lock owns PATH. The kernel drops the lock with its holder, so a socket
- * that SIGKILL left behind is stale exactly when we get the lock, and may be replaced. The lock file
- * is removed on a clean stop: whoever has opened it meanwhile sees that the file it locked is no
- * longer the one at the path, and tries again.
+ * that SIGKILL left behind is stale exactly when we get the lock, and may be replaced. The lock
+ * file is removed on a clean stop: whoever has opened it meanwhile sees that the file it locked is
+ * no longer the one at the path, and tries again.
  */
 #include "daemon/control.h"
 
@@ -21,7 +21,7 @@
 
 enum { EXIT_OPTION = 2, EXIT_BUSY = 1 };
 
-static const char DEFAULT_DIRECTORY[] = "/run/prefixd";
+static const char DEFAULT_DIRECTORY[] = "/run/prefixd/";
 
 struct lock_path {
     char text[sizeof((struct options *)0)->socket + sizeof ".lock"];

@@ -1,6 +1,6 @@
 /*
- * control.h - the control socket's place in the file system: one daemon a path, and a stale socket of
- * a killed one is taken over without a race.
+ * control.h - the control socket's place in the file system: one daemon a path, and a stale socket
+ * of a killed one is taken over without a race.
  */
 #ifndef DAEMON_CONTROL_H
 #define DAEMON_CONTROL_H

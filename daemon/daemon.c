@@ -37,9 +37,10 @@ static void raise_descriptor_limit(const struct options *o)
     (void)setrlimit(RLIMIT_NOFILE, &limit);
     uint64_t needed = (uint64_t)o->max_workers * FDS_A_WORKER + FDS_OF_OURS;
     if (limit.rlim_max < needed)
-        log_warning("--max-workers %u needs %llu descriptors and the limit is %llu; raise it (ulimit -n, "
-                    "LimitNOFILE=)",
-                    o->max_workers, (unsigned long long)needed, (unsigned long long)limit.rlim_max);
+        log_warning(
+            "--max-workers %u needs %llu descriptors and the limit is %llu; raise it (ulimit -n, "
+            "LimitNOFILE=)",
+            o->max_workers, (unsigned long long)needed, (unsigned long long)limit.rlim_max);
 }
 
 static void signal_ready(struct daemon *d, struct watch *w, uint32_t events)
@@ -143,7 +144,7 @@ void daemon_stop(struct daemon *d)
 {
     if (d->listen_fd >= 0)
         notify_systemd("STOPPING=1");
-    list_each(at, after, &d->sessions)
+    list_each (at, after, &d->sessions)
         session_end(d, list_entry(at, struct session, link), true, "the daemon stops");
     visitors_stop(d);
     control_close(d);

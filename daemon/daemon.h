@@ -46,7 +46,9 @@ struct daemon {
     uint32_t n_sessions, n_visitors;
     uint64_t next_session;
     uint64_t work; /* in tokens, since the descriptors were last looked at */
-    uint32_t n_flushing;  /* sessions whose job empties condemned roots */
+    uint32_t n_flushing;   /* condemned roots that are being emptied, a slice a turn */
+    struct place *orphans; /* those of them whose worker has gone */
+    uint32_t n_orphans;
     bool stopping;
 
     uint8_t *scratch; /* PIECE_BYTES: private copies of hostile arenas */

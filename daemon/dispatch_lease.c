@@ -30,6 +30,10 @@ static bool lease_room(struct lease *l, uint32_t more)
 static void append_pages(struct call *c, struct lease *l, const uint32_t *pages, uint32_t n)
 {
     uint32_t shown = n < c->rq->reserve.room ? n : c->rq->reserve.room;
+    if (n == 0) {
+        answer_table(c, l, 0);
+        return;
+    }
     memcpy(l->pages + l->n_pages, pages, n * sizeof *pages);
     memcpy(call_room(c, c->rq->reserve.arena, shown), pages, shown * sizeof *pages);
     l->n_pages += n;

@@ -2,6 +2,7 @@
  * none in this version. */
 #include "daemon/dispatch_private.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 int op_space_open(struct call *c)
@@ -80,26 +81,33 @@ int op_flush(struct call *c)
     return go_on_flush(c);
 }
 
+/* Remove about TURN_BLOCKS blocks below a condemned root; true: the walk is over. */
+static bool reap_slice(struct daemon *d, struct place *root, uint32_t *budget)
+{
+    bool done = true;
+    uint32_t gone = index_reap(d->index, *root, *budget, &done);
+    *budget -= gone < *budget ? gone : *budget;
+    if (done)
+        root->node = 0;
+    return done;
+}
+
 /* The space has its new root at once; what hung below the old one goes a slice a turn, and the
  * answer comes when it is gone. */
 static bool flush_slice(struct daemon *d, struct job *j)
 {
-    bool all = j->request.space.space == ALL_SPACES, done = true;
+    bool all = j->request.space.space == ALL_SPACES;
     uint32_t budget = TURN_BLOCKS;
     while (budget) {
-        if (j->root.node) {
-            uint32_t gone = index_reap(d->index, j->root, budget, &done);
-            budget -= gone < budget ? gone : budget;
-            if (!done)
-                return false;
-            j->root.node = 0;
-        }
+        if (j->root.node && !reap_slice(d, &j->root, &budget))
+            return false;
         if (j->slot >= spaces_top(d->spaces))
             return true;
         if (spaces_find(d->spaces, spaces_number(d->spaces, j->slot)) != UINT32_MAX)
             j->root = spaces_flush(d->spaces, j->slot);
         j->slot = all ? j->slot + 1 : UINT32_MAX;
-        budget--;
+        if (budget)
+            budget--;
     }
     return false;
 }
@@ -113,11 +121,35 @@ int go_on_flush(struct call *c)
     return 0;
 }
 
+/* The worker that flushed has gone: what it condemned still goes, a slice a turn. Without memory to
+ * remember that, at once. */
 void abandon_flush(struct daemon *d, struct session *s)
 {
-    while (!flush_slice(d, &s->job))
-        continue;
+    struct place root = s->job.root;
+    uint32_t everything = UINT32_MAX;
     d->n_flushing--;
+    if (!root.node)
+        return;
+    struct place *orphans = realloc(d->orphans, (d->n_orphans + 1) * sizeof *orphans);
+    if (!orphans) {
+        reap_slice(d, &root, &everything);
+        return;
+    }
+    d->orphans = orphans;
+    d->orphans[d->n_orphans++] = root;
+    d->n_flushing++;
+}
+
+bool dispatch_background(struct daemon *d)
+{
+    uint32_t budget = TURN_BLOCKS;
+    if (d->n_orphans == 0)
+        return false;
+    if (reap_slice(d, &d->orphans[d->n_orphans - 1], &budget)) {
+        d->n_orphans--;
+        d->n_flushing--;
+    }
+    return true;
 }
 
 /* ---- snapshots --------------------------------------------------------------------------------- */

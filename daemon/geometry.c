@@ -21,20 +21,26 @@ static bool refuse(char *why, size_t n_why, const char *format, ...)
     return false;
 }
 
-static bool check_layout(const struct wire_layout *l, char *why, size_t n)
+/* While a worker's layout is awaited, its fields are at fault, else our options. */
+static bool check_layout(const struct options *o, const struct wire_layout *l, char *why, size_t n)
 {
+    bool theirs = o->waits;
     if (l->block_tokens < 1 || l->block_tokens > BLOCK_TOKENS_MAX)
-        return refuse(why, n, "--block-tokens %u: a block has 1 to %d tokens", l->block_tokens,
+        return refuse(why, n, "%s %u: a block has 1 to %d tokens",
+                      theirs ? "block_tokens" : "--block-tokens", l->block_tokens,
                       BLOCK_TOKENS_MAX);
     if (l->n_devices < 1 || l->n_devices > DEVICES_MAX)
-        return refuse(why, n, "--devices %u: a pool has 1 to %d devices", l->n_devices, DEVICES_MAX);
+        return refuse(why, n, "%s %u: a pool has 1 to %d devices",
+                      theirs ? "n_devices" : "--devices", l->n_devices, DEVICES_MAX);
     if (l->block_bytes % 64 || l->block_bytes > INT64_MAX)
-        return refuse(why, n, "--block-bytes %llu: it must be a multiple of 64", (ull)l->block_bytes);
+        return refuse(why, n, "%s %llu: it must be a multiple of 64",
+                      theirs ? "block_bytes" : "--block-bytes", (ull)l->block_bytes);
     if (l->snapshot_bytes > INT64_MAX - 64)
-        return refuse(why, n, "--snapshot-bytes %llu: no memory is that large",
-                      (ull)l->snapshot_bytes);
+        return refuse(why, n, "%s %llu: no memory is that large",
+                      theirs ? "snapshot_bytes" : "--snapshot-bytes", (ull)l->snapshot_bytes);
     if (l->block_bytes == 0 && l->snapshot_bytes == 0)
-        return refuse(why, n, "--block-bytes 0 holds nothing without --snapshots and --snapshot-bytes");
+        return refuse(why, n, "%s 0 holds nothing without snapshots",
+                      theirs ? "block_bytes" : "--block-bytes");
     return true;
 }
 
@@ -76,12 +82,14 @@ static bool check_sizes(const struct options *o, struct geometry *g, char *why, 
     ull given = o->blocks ? o->blocks : o->bytes;
     uint64_t sum = 0;
     if (!index_plan(&g->params, &g->plan))
-        return refuse(why, n, "%s %llu makes %u blocks, more than this build can index; ask for fewer or "
-                              "larger blocks",
+        return refuse(why, n,
+                      "%s %llu makes %u blocks, more than this build can index; ask for fewer or "
+                      "larger blocks",
                       option, given, g->n_blocks);
     if (!total((uint64_t)g->n_blocks + 1, g->block_stride, g->layout.n_devices, &sum) ||
         !total((uint64_t)g->n_slots + 1, g->slot_stride, g->layout.n_devices, &sum))
-        return refuse(why, n, "%s %llu: blocks and snapshots of these sizes are more than any memory",
+        return refuse(why, n,
+                      "%s %llu: blocks and snapshots of these sizes are more than any memory",
                       option, given);
     sum -= (g->block_stride + g->slot_stride) * g->layout.n_devices;
     if (o->bytes && sum > o->bytes)
@@ -94,7 +102,7 @@ bool geometry_plan(const struct options *o, const struct wire_layout *layout, st
                    char *why, size_t n_why)
 {
     *g = (struct geometry){.layout = *layout, .n_blocks = o->blocks, .n_slots = o->snapshots};
-    if (!check_layout(layout, why, n_why))
+    if (!check_layout(o, layout, why, n_why))
         return false;
     g->block_stride = layout->block_bytes;
     g->slot_stride = (layout->snapshot_bytes + 63) & ~63ull;

@@ -1,6 +1,6 @@
 /*
- * geometry.h - how many blocks and slots of which size: asked at start, or, with --bytes alone, when
- * the first worker brings its layout.
+ * geometry.h - how many blocks and slots of which size: asked at start, or, with --bytes alone,
+ * when the first worker brings its layout.
  */
 #ifndef DAEMON_GEOMETRY_H
 #define DAEMON_GEOMETRY_H
@@ -12,7 +12,7 @@ struct geometry {
     struct wire_layout layout;
     uint32_t n_blocks, n_slots;
     uint64_t block_stride, slot_stride;
-    uint64_t pool_bytes; /* of one device */
+    uint64_t pool_bytes;        /* of one device */
     struct index_params params; /* without its seed */
     struct index_plan plan;
 };

@@ -17,8 +17,6 @@
 #define SO_PEERPIDFD 77 /* Linux 6.5 */
 #endif
 
-enum { ABI_VERSION = 1 }; /* PFX_ABI_VERSION, where the library asserts it */
-
 /* ---- who ---------------------------------------------------------------------------- */
 
 bool peer_identify(int fd, struct peer *p)
@@ -95,11 +93,11 @@ int hello_check(const struct hello *h, size_t n, char *why, size_t n_why)
         snprintf(why, n_why, "this is not the hello of a prefixd worker");
         return STATUS_EINVAL;
     }
-    if (h->abi != ABI_VERSION || n != sizeof *h || h->format != LAYOUT_FORMAT) {
+    if (h->abi != WIRE_ABI || n != sizeof *h || h->format != LAYOUT_FORMAT) {
         snprintf(why, n_why,
                  "the daemon (%s) speaks ABI %u with format %u, the worker ABI %u with format %u; "
                  "install matching versions",
-                 PREFIXD_VERSION, ABI_VERSION, LAYOUT_FORMAT, h->abi, h->format);
+                 PREFIXD_VERSION, WIRE_ABI, LAYOUT_FORMAT, h->abi, h->format);
         return STATUS_EVERSION;
     }
     if (h->kind > HELLO_ADMIN || h->has_layout > 1 || !terminated(h->name, sizeof h->name) ||
@@ -149,7 +147,7 @@ struct welcome welcome_of(const struct daemon *d)
 {
     struct welcome w = {
         .magic = HELLO_MAGIC,
-        .abi = ABI_VERSION,
+        .abi = WIRE_ABI,
         .spin_us = d->options->spin_us,
         .epoch = d->epoch,
         .index_bytes = d->index_segment.bytes,
@@ -184,9 +182,10 @@ bool welcome_send(int fd, const struct welcome *w, const int *fds, unsigned n_fd
     return sendmsg(fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof *w;
 }
 
-void welcome_refuse(const struct daemon *d, int fd, const struct peer *p, int status, const char *why)
+void welcome_refuse(const struct daemon *d, int fd, const struct peer *p, int status,
+                    const char *why)
 {
-    struct welcome w = {.magic = HELLO_MAGIC, .abi = ABI_VERSION, .status = status, .epoch = d->epoch};
+    struct welcome w = {.magic = HELLO_MAGIC, .abi = WIRE_ABI, .status = status, .epoch = d->epoch};
     snprintf(w.why, sizeof w.why, "%s", why);
     log_warning("refused process %d of user %u: %s", (int)p->pid, p->uid, why);
     (void)welcome_send(fd, &w, NULL, 0);

@@ -1,6 +1,6 @@
 /*
- * log.h - lines on stderr that a person and journald can read. A line names what happened and, where
- * there is one, the remedy.
+ * log.h - lines on stderr that a person and journald can read. A line names what happened and,
+ * where there is one, the remedy.
  */
 #ifndef DAEMON_LOG_H
 #define DAEMON_LOG_H
@@ -16,7 +16,7 @@ enum log_level {
     LOG_LEVELS_N
 };
 
-/* The only state outside struct daemon: what is less urgent than `level` is dropped from here on. */
+/* The only state outside struct daemon: what is less urgent is dropped from here on. */
 void log_setup(enum log_level level);
 const char *log_level_name(unsigned level); /* NULL past the last */
 

@@ -19,7 +19,7 @@
 #include <time.h>
 
 enum {
-    WORK_TOKENS = 4 * TURN_TOKENS, /* about 100 us; a record counts RECORD_TOKENS at least */
+    WORK_TOKENS = 256 * 1024, /* about 100 us; the smallest record counts 1024 (session.c) */
     LOOK_NS = 100 * 1000,
     SPINS_A_LOOK = 16, /* rounds between looks at the clock */
     EVENTS_A_LOOK = 64,
@@ -59,8 +59,8 @@ static void look_at_descriptors(struct daemon *d)
 
 static bool turn_of_all(struct daemon *d)
 {
-    bool busy = false;
-    list_each(at, after, &d->sessions)
+    bool busy = dispatch_background(d);
+    list_each (at, after, &d->sessions)
         busy |= session_turn(d, list_entry(at, struct session, link));
     return busy;
 }
@@ -69,7 +69,7 @@ static bool turn_of_all(struct daemon *d)
 static int nap_length(struct daemon *d)
 {
     int ms = NAP_MS;
-    list_each(at, after, &d->sessions) {
+    list_each (at, after, &d->sessions) {
         enum session_state state = session_look(list_entry(at, struct session, link));
         if (state == SESSION_READY)
             return 0;

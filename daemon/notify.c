@@ -21,7 +21,7 @@ void notify_systemd(const char *state)
     if (fd < 0)
         return;
     socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n);
-    (void)sendto(fd, state, strlen(state), MSG_DONTWAIT | MSG_NOSIGNAL, (const struct sockaddr *)&at,
-                 length);
+    (void)sendto(fd, state, strlen(state), MSG_DONTWAIT | MSG_NOSIGNAL,
+                 (const struct sockaddr *)&at, length);
     close(fd);
 }

@@ -49,11 +49,13 @@ bool value_size(const char *text, uint64_t *out, struct why *why)
     const char *end;
     size_t n = strspn(text, "0123456789");
     if (n == 0)
-        return value_refuse(why, "it takes a size: a whole number of bytes, or one with K, M, G or T");
+        return value_refuse(why,
+                            "it takes a size: a whole number of bytes, or one with K, M, G or T");
     bool fits = digits(text, out, &end);
     const char *unit = text[n] ? strchr(units, text[n] & ~0x20) : NULL;
     if (text[n] && (!unit || text[n + 1]))
-        return value_refuse(why, "it takes a size: a whole number of bytes, or one with K, M, G or T");
+        return value_refuse(why,
+                            "it takes a size: a whole number of bytes, or one with K, M, G or T");
     unsigned shift = unit ? 10 * (unsigned)(unit - units + 1) : 0;
     if (!fits || *out > (uint64_t)INT64_MAX >> shift)
         return value_refuse(why, "no memory is that large");

@@ -1,6 +1,6 @@
 /*
- * option_values.h - from text to values. Each returns true, or false and the rest of a sentence that
- * begins with the option and its value.
+ * option_values.h - from text to values. Each returns true, or false and the rest of a sentence
+ * that begins with the option and its value.
  */
 #ifndef DAEMON_OPTION_VALUES_H
 #define DAEMON_OPTION_VALUES_H

@@ -25,8 +25,9 @@ enum {
 
 enum heard { HEARD_NOTHING, HEARD_BYE, HEARD_END };
 
-/* Take at most `limit` waiting packets: wake-ups mean nothing more, BYE counts even if the worker has
- * gone since. Descriptors that come along are closed by the kernel, as recv has no room for them. */
+/* Take at most `limit` waiting packets: wake-ups mean nothing more, BYE counts even if the worker
+ * has gone since. Descriptors that come along are closed by the kernel, as recv has no room for
+ * them. */
 static enum heard hear(const struct session *s, int limit)
 {
     for (int i = 0; i < limit; i++) {
@@ -96,7 +97,8 @@ static int make_channel(const struct daemon *d, struct session *s, uint32_t ring
         return rc;
 
     uint8_t *in = s->request_region.base, *out = s->completion_region.base;
-    struct channel_words *theirs = words_of(&s->request_region), *ours = words_of(&s->completion_region);
+    struct channel_words *theirs = words_of(&s->request_region),
+                         *ours = words_of(&s->completion_region);
     s->requests = (struct ring_reader){.entries = in + CHANNEL_RING,
                                        .shared_head = &ours->head,
                                        .shared_tail = &theirs->tail,
@@ -185,8 +187,8 @@ static int check_sizes(struct hello *h, char *why, size_t n)
         h->arena_bytes = ARENA_DEFAULT;
     if (h->ring_entries < RING_MIN || h->ring_entries > RING_MAX ||
         (h->ring_entries & (h->ring_entries - 1))) {
-        snprintf(why, n, "ring_entries: %u is not a power of two between %d and %d", h->ring_entries,
-                 RING_MIN, RING_MAX);
+        snprintf(why, n, "ring_entries: %u is not a power of two between %d and %d",
+                 h->ring_entries, RING_MIN, RING_MAX);
         return STATUS_EINVAL;
     }
     if (h->arena_bytes < ARENA_MIN || h->arena_bytes > ARENA_MAX) {
@@ -204,8 +206,9 @@ static int check_layout(struct daemon *d, const struct hello *h, char *why, size
         return h->has_layout ? hello_compare(&d->layout, &h->layout, why, n) : 0;
     if (h->has_layout)
         return daemon_carve(d, &h->layout, why, n);
-    snprintf(why, n, "the daemon (--bytes alone) waits for the first worker's layout, and this worker "
-                     "brings none");
+    snprintf(why, n,
+             "the daemon (--bytes alone) waits for the first worker's layout, and this worker "
+             "brings none");
     return STATUS_EMISMATCH;
 }
 
@@ -249,7 +252,8 @@ void session_attach(struct daemon *d, int fd, const struct hello *hello)
         int rc;
         s = session_new(d, fd, &peer, &h, &rc);
         if (!s) {
-            snprintf(why, sizeof why, "the daemon has no room for another worker: %s", strerror(-rc));
+            snprintf(why, sizeof why, "the daemon has no room for another worker: %s",
+                     strerror(-rc));
             status = STATUS_ENOSPC;
         }
     }
@@ -287,9 +291,9 @@ void session_end(struct daemon *d, struct session *s, bool clean, const char *wh
         d->counters.workers_reaped++;
     daemon_publish(d);
     log_line(clean ? LOG_AT_INFO : LOG_AT_WARNING,
-             "worker %llu (%s, process %d) ended: %s; %u leases %s", (unsigned long long)s->number,
-             s->name[0] ? s->name : "unnamed", (int)s->pid, why, held,
-             clean || last ? "given back" : "stay with its group");
+             "worker %llu (%s, process %d) ended: %s; %u lease%s %s", (unsigned long long)s->number,
+             s->name[0] ? s->name : "unnamed", (int)s->pid, why, held, held == 1 ? "" : "s",
+             clean || last ? "given back" : "left to its group");
     watch_remove(d, s->fd);
     if (s->pidfd >= 0)
         watch_remove(d, s->pidfd);
@@ -300,14 +304,15 @@ void session_end(struct daemon *d, struct session *s, bool clean, const char *wh
 
 enum session_state session_look(struct session *s)
 {
-    bool wants = s->job.op != OP_NOP || s->requests.head != shm_load_acquire(s->requests.shared_tail);
+    bool wants =
+        s->job.op != OP_NOP || s->requests.head != shm_load_acquire(s->requests.shared_tail);
     if (!wants)
         return SESSION_IDLE;
     return ring_claim(&s->completions) == RING_NONE ? SESSION_PAUSED : SESSION_READY;
 }
 
-/* One step of the session: begin or go on with a record. `answered`: *out is to be posted. RING_NONE:
- * nothing to do; RING_BROKEN: one of its indexes is impossible. */
+/* One step of the session: begin or go on with a record. `answered`: *out is to be posted.
+ * RING_NONE: nothing to do; RING_BROKEN: one of its indexes is impossible. */
 static enum ring_state step(struct daemon *d, struct session *s, struct wire_completion *out,
                             uint64_t *cost, bool *answered)
 {

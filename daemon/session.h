@@ -85,10 +85,10 @@ void session_attach(struct daemon *d, int fd, const struct hello *hello);
 /* End it. clean: the worker said BYE, so its own leases go at once even if its group lives on. */
 void session_end(struct daemon *d, struct session *s, bool clean, const char *why);
 
-/* Drain up to a turn's work of its request ring. Returns true if it had any. May end the session. */
+/* Drain up to a turn's work of its request ring. True if it had any. May end the session. */
 bool session_turn(struct daemon *d, struct session *s);
 
-/* What a turn would find. PAUSED: its completion ring is full, and only the worker can change that. */
+/* What a turn would find. PAUSED: its completion ring is full; only the worker can change that. */
 enum session_state { SESSION_IDLE, SESSION_READY, SESSION_PAUSED };
 enum session_state session_look(struct session *s);
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NOBODY = UINT32_MAX };
+#define NOBODY UINT32_MAX
 
 struct space_private {
     uint32_t opens; /* by sessions, each counted once a space */

@@ -93,7 +93,7 @@ static void make_room(struct daemon *d)
         return;
     struct visitor *victim = NULL;
     int best = -1;
-    list_each(at, after, &d->visitors) {
+    list_each (at, after, &d->visitors) {
         struct visitor *v = list_entry(at, struct visitor, link);
         int rank = !v->allowed ? 2 : !v->admin ? 1 : 0;
         if (rank > best) {
@@ -155,6 +155,6 @@ int visitors_start(struct daemon *d)
 
 void visitors_stop(struct daemon *d)
 {
-    list_each(at, after, &d->visitors)
+    list_each (at, after, &d->visitors)
         visitor_close(d, list_entry(at, struct visitor, link));
 }

@@ -61,17 +61,40 @@ static uint64_t meminfo(const char *name)
     unsigned long long kib = 0;
     size_t n = strlen(name);
     while (fgets(line, sizeof line, f))
-        if (strncmp(line, name, n) == 0 && line[n] == ':' && sscanf(line + n + 1, "%llu", &kib) == 1)
+        if (strncmp(line, name, n) == 0 && line[n] == ':' &&
+            sscanf(line + n + 1, "%llu", &kib) == 1)
             break;
     fclose(f);
     return kib * 1024;
+}
+
+/* What our control group may use, UINT64_MAX where it says nothing: to go beyond it while filling
+ * the pool ahead would be death, not an error. */
+static uint64_t group_limit(void)
+{
+    char group[256] = "", path[320];
+    unsigned long long bytes = UINT64_MAX;
+    FILE *f = fopen("/proc/self/cgroup", "re");
+    if (!f)
+        return bytes;
+    bool known = fscanf(f, "0::%255s", group) == 1;
+    fclose(f);
+    snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", group);
+    f = known ? fopen(path, "re") : NULL;
+    if (!f)
+        return bytes;
+    if (fscanf(f, "%llu", &bytes) != 1) /* "max" */
+        bytes = UINT64_MAX;
+    fclose(f);
+    return bytes;
 }
 
 bool device_has_node(int node)
 {
     if (numa_available() < 0)
         return node == 0;
-    return node >= 0 && node <= numa_max_node() && numa_bitmask_isbitset(numa_all_nodes_ptr, (unsigned)node);
+    return node >= 0 && node <= numa_max_node() &&
+           numa_bitmask_isbitset(numa_all_nodes_ptr, (unsigned)node);
 }
 
 static void place(const struct device *dev, int node, struct text *note)
@@ -100,13 +123,16 @@ static void populate(const struct device *dev, struct text *note)
 {
     uint64_t bytes = dev->segment.bytes, total = meminfo("MemTotal");
     if (total && bytes > total)
-        text_add(note, "the pool (%llu MiB) is larger than this machine's memory (%llu MiB): filling it "
-                       "will fail or swap",
+        text_add(note,
+                 "the pool (%llu MiB) is larger than this machine's memory (%llu MiB): filling it "
+                 "will fail or swap",
                  (unsigned long long)(bytes >> 20), (unsigned long long)(total >> 20));
-    if (bytes > meminfo("MemAvailable") / 4)
+    uint64_t room = meminfo("MemAvailable"), limit = group_limit();
+    if (bytes > (room < limit ? room : limit) / 4)
         return;
     if (fallocate(dev->segment.fd, 0, 0, (off_t)bytes))
-        text_add(note, "the pool could not be filled ahead (%s), pages come when they are first used",
+        text_add(note,
+                 "the pool could not be filled ahead (%s), pages come when they are first used",
                  strerror(errno));
 }
 
