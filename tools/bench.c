@@ -12,7 +12,7 @@ enum { PAIRS_MAX = 31 };
 static const struct bench_row rows[] = {
     {"index.hot", "ns", "memcmp", 2, 15, PAIRED(index_hot)},
     {"index.cold", "ns", "memcmp_cold", 2, 7, PAIRED(index_cold)},
-    {"index.scale", "ns", "index.scale at 100,000 blocks", 2, 7, PAIRED(index_scale)},
+    {"index.scale", "ns", "index.scale.100k", 2, 7, PAIRED(index_scale)},
     {"lookup.p50", "ns", "1.5*index.hot+5*pingpong", 1, 15, PAIRED(lookup_p50)},
     {"lookup.p99_busy", "ns", "lookup.p50", 20, 9, PAIRED(lookup_busy)},
     {"peek.hot", "ns", "index.hot", 1.5, 15, PAIRED(peek_hot)},
@@ -126,10 +126,10 @@ static int bench_run(const struct tool *t, int n, char **arg)
 }
 
 const struct command bench_command = {
-    "bench", "NAME", "measure this machine against the budgets; NAME: index, lookup, peek, ring,\n"
-    "             evict, memory, idle, one row of these, or all",
-    "A row is measured in pairs with its baseline, in turn; the pair of the median ratio is shown.\n"
-    "ratio = value / baseline must not exceed budget; an absolute row has the baseline 1. It runs\n"
-    "daemons of its own. Exits 1 if a row is over its budget.",
+    "bench", "NAME", "measure this machine against the budgets",
+    "NAME is index, lookup, peek, ring, evict, memory or idle, one row of these, or all.\n"
+    "A row is measured in pairs with its baseline, in turn; the pair of the median ratio counts.\n"
+    "ratio = value / baseline must not exceed budget; an absolute row has the baseline 1. Daemons\n"
+    "are its own. Exits 1 if a row is over its budget.",
     NULL, bench_run,
 };

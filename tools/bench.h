@@ -5,7 +5,8 @@
  *   bench_index.c    an index in this process: index.*
  *   bench_evict.c    a full one: evict.*
  *   bench_memory.c   what a cached block costs: memory.*
- *   bench_channel.c  a private daemon on the other core: ring, lookup, peek
+ *   bench_rig.c      a private daemon on the other core, and the least that two cores can do
+ *   bench_channel.c  its rows: ring, lookup, peek
  *   bench_idle.c     a private daemon with nothing to do: idle
  */
 #ifndef TOOLS_BENCH_H

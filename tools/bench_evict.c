@@ -14,8 +14,7 @@ struct evict {
     struct bench_index *index;
 };
 
-/* `group` leaves below each shared beginning; a leaf has from..to blocks. They are used once more in
- * random order, so that the order of eviction is not that of memory. */
+/* `group` leaves below each shared beginning; a leaf has from..to blocks. */
 static void *evict_begin(uint32_t shared, uint32_t group, uint32_t from, uint32_t to)
 {
     struct evict *e = calloc(1, sizeof *e);

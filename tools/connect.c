@@ -244,28 +244,33 @@ void admin_free(struct admin_rows *rows)
 
 /* ---- libprefixd ----------------------------------------------------------------------- */
 
-int tool_fail_pfx(const struct tool *t, const char *what, int error, const char *why)
+int tool_fail_pfx(const char *what, int error, const char *why)
 {
     if (!why || !*why)
         why = pfx_strerror(error);
-    if (error == PFX_EGONE)
-        return fail_no_daemon(t, why);
     size_t n = strlen(why);
     return tool_fail(EXIT_DAEMON, "%s: %s%s", what, why, n && why[n - 1] == '.' ? "" : ".");
 }
 
 pfx *tool_attach(const struct tool *t, int *code)
 {
+    pid_t pid;
+    int socket = tool_connect(t, &pid); /* for our own sentence if nobody is there */
+    if (socket < 0) {
+        *code = EXIT_DAEMON;
+        return NULL;
+    }
+    close(socket);
     struct pfx_options options = {.size = sizeof options,
                                   .socket_path = t->socket,
                                   .name = "prefixctl",
                                   .map_devices = PFX_MAP_NONE,
-                                  .timeout_ms = 60000};
+                                  .timeout_ms = 10000};
     pfx *c = NULL;
     int rc = pfx_open(&options, &c);
     if (rc == 0)
         return c;
-    *code = tool_fail_pfx(t, "cannot attach", rc, pfx_why(NULL));
+    *code = tool_fail_pfx("cannot attach", rc, pfx_why(NULL));
     return NULL;
 }
 

@@ -15,7 +15,7 @@ static int evict_run(const struct tool *t, int n, char **arg)
     struct pfx_evicted out = {.size = sizeof out};
     int rc = pfx_evict(c, (uint32_t)blocks, &out);
     if (rc < 0)
-        code = tool_fail_pfx(t, "evict failed", rc, pfx_why(c));
+        code = tool_fail_pfx("evict failed", rc, pfx_why(c));
     else if (t->json)
         print_json(json_pack("{s:I,s:I}", "freed_blocks", (json_int_t)out.freed_blocks,
                              "removed_blocks", (json_int_t)out.removed_blocks));

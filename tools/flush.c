@@ -30,7 +30,7 @@ static int flush_run(const struct tool *t, int n, char **arg)
         code = tool_fail(EXIT_DAEMON, "there is no space %llu; `prefixctl tree` lists them.",
                          (unsigned long long)opt.space);
     else if (rc < 0)
-        code = tool_fail_pfx(t, "flush failed", rc, pfx_why(c));
+        code = tool_fail_pfx("flush failed", rc, pfx_why(c));
     else if (t->json)
         print_json(opt.all ? json_pack("{s:s}", "flushed", "all")
                            : json_pack("{s:I}", "flushed", (json_int_t)opt.space));

@@ -123,6 +123,12 @@ void options_help(const struct option_row *table)
         char left[40];
         snprintf(left, sizeof left, "--%s%s%s", table->name, table->value ? " " : "",
                  table->value ? table->value : "");
-        printf("  %-24s %s\n", left, table->help);
+        printf("  %-24s ", left);
+        for (const char *p = table->help; *p; p++) {
+            putchar(*p);
+            if (*p == '\n')
+                printf("%27s", "");
+        }
+        putchar('\n');
     }
 }

@@ -26,5 +26,5 @@ need_packages() {
 # COMMAND=PACKAGE, or a package alone.
 need_build_packages() {
     need_packages meson=meson ninja=ninja-build gcc=gcc pkg-config=pkg-config libc6-dev \
-        libnuma-dev liburing-dev libxxhash-dev libjansson-dev libinih-dev libmd-dev "$@"
+        libnuma-dev libxxhash-dev libjansson-dev libinih-dev libmd-dev "$@"
 }

@@ -24,7 +24,7 @@ static const struct option_row common_options[] = {
     {"json", NULL, OPTION_FLAG, &tool.json, 0, "print JSON"},
     {"socket", "PATH", OPTION_TEXT, &tool.socket, 0,
      "the daemon's socket (default: $PREFIXD_SOCKET,\n"
-     "                           $XDG_RUNTIME_DIR/prefixd.sock, /run/prefixd/prefixd.sock)"},
+     "$XDG_RUNTIME_DIR/prefixd.sock, /run/prefixd/prefixd.sock)"},
     {"help", NULL, OPTION_FLAG, &want_help, 0, "this text"},
     {0},
 };

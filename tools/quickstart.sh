@@ -40,11 +40,12 @@ field() {
 }
 hit=$(field blocks_hit) requested=$(field blocks_requested)
 echo
-echo "They served $(field requests) prompts of $((requested * 16)) tokens together."
-echo "Of these, $((hit * 16)) tokens were found in the shared cache and not recomputed:"
-echo "a hit ratio of $(field hit_ratio). Without prefixd, each would have cost GPU time again."
-echo "Each of the $(field verified_blocks) cached pages that they used was compared byte for byte:" \
-    "$(field corrupt_blocks) were wrong, $(field leaked_blocks) leaked."
+echo "They served $(field requests) prompts, $((requested * 16)) tokens in all (full blocks of 16)."
+echo "Of these, $((hit * 16)) tokens were found in the shared cache and not recomputed: a hit"
+printf 'ratio of %.4f. Without prefixd, each of them would have cost GPU time again.\n' \
+    "$(field hit_ratio)"
+echo "The $(field verified_blocks) cached pages that they used were compared byte for byte:" \
+    "$(field corrupt_blocks) wrong, $(field leaked_blocks) leaked."
 echo
 
 kill "$daemon"

@@ -36,7 +36,7 @@ static const struct option_row options[] = {
     {"limit", "REQUESTS", OPTION_NUMBER, &opt.limit, 0, "stop after so many requests"},
     {"pad-last", NULL, OPTION_FLAG, &opt.pad_last, 0,
      "count a request's last, partial block of 512 tokens as a whole one,\n"
-     "                           and let a whole prompt match"},
+     "and let a whole prompt match"},
     {"private", NULL, OPTION_FLAG, &opt.private, 0,
      "start a daemon for this run; the options below are handed to it"},
     DAEMON("blocks", "N", "blocks of its pool (default: 65536)"),
@@ -48,9 +48,6 @@ static const struct option_row options[] = {
     DAEMON("policy", "NAME", "who is evicted first"),
     DAEMON("index", "radix|none", "none: nothing is ever found"),
     DAEMON("alpha", "X", "see prefixd --help, as for the rest"),
-    DAEMON("swap", "PATH:SIZE", "disk tier"),
-    DAEMON("swap-write", "evict|insert", "when blocks go to disk"),
-    DAEMON("swap-admit", "N", "only blocks seen N times"),
     DAEMON("numa", "N|local", "memory node"),
     DAEMON("huge-pages", NULL, "2 MiB pages"),
     DAEMON("spin-us", "N", "spin before sleeping"),

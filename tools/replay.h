@@ -34,8 +34,9 @@ struct workload {
 
 enum { TRACE_BLOCK = 512 /* tokens behind one hash id */ };
 
-void workload_segment(struct workload *w, uint64_t seed, uint32_t n_tokens); /* of the next prompt */
-void workload_prompt(struct workload *w);                                    /* it is complete */
+/* Add to the next prompt; it is complete. */
+void workload_segment(struct workload *w, uint64_t seed, uint32_t n_tokens);
+void workload_prompt(struct workload *w);
 void workload_free(struct workload *w);
 
 /* pad_last: a request's last, partial block counts as a whole one. An exit code. */

@@ -38,7 +38,7 @@ struct worker {
 
 static int fail(const struct worker *w, const char *what, int rc)
 {
-    return tool_fail_pfx(w->r->tool, what, rc, pfx_why(w->c));
+    return tool_fail_pfx(what, rc, pfx_why(w->c));
 }
 
 /* ---- tokens and bytes ------------------------------------------------------------------- */
@@ -131,6 +131,7 @@ static int reserve(struct worker *w, uint64_t lease, uint32_t n)
     return 0;
 }
 
+/* 0, or an error. PFX_ESTALE: somebody flushed the space meanwhile, only release is left. */
 static int publish(struct worker *w, const struct pfx_match *m)
 {
     uint32_t want = w->n_blocks < w->g->n_blocks ? w->n_blocks : w->g->n_blocks;
@@ -144,8 +145,7 @@ static int publish(struct worker *w, const struct pfx_match *m)
         .tokens = w->tokens,
         .n_written = (size_t)(m->n_blocks + (uint32_t)got) * w->g->layout.block_tokens};
     struct pfx_insert_result result = {.size = sizeof result};
-    int rc = pfx_insert(w->c, m->lease, &args, NULL, &result);
-    return rc == PFX_ESTALE ? 0 : rc; /* somebody flushed the space meanwhile: release is left */
+    return pfx_insert(w->c, m->lease, &args, NULL, &result);
 }
 
 static int serve(struct worker *w, const struct prompt *p, struct outcome *o)
@@ -169,7 +169,7 @@ static int serve(struct worker *w, const struct prompt *p, struct outcome *o)
     o->hit = m.n_blocks;
     compare(w, &m, o);
     rc = publish(w, &m);
-    if (rc < 0)
+    if (rc < 0 && rc != PFX_ESTALE)
         return fail(w, "reserve or insert failed", rc);
     rc = pfx_release(w->c, m.lease);
     if (rc < 0)
@@ -189,7 +189,7 @@ static int attach(struct worker *w, unsigned me)
                                   .timeout_ms = TIMEOUT_MS};
     int rc = pfx_open(&options, &w->c);
     if (rc < 0)
-        return tool_fail_pfx(w->r->tool, "a worker cannot attach", rc, pfx_why(NULL));
+        return tool_fail_pfx("a worker cannot attach", rc, pfx_why(NULL));
     w->g = pfx_geometry(w->c);
     for (uint32_t d = 0; d < w->g->layout.n_devices; d++) {
         w->device[d].size = sizeof w->device[d];

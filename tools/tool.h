@@ -71,8 +71,8 @@ bool parse_number(const char *text, uint64_t max, uint64_t *to);
 /* "prefixctl NAME: " and a sentence on stderr; returns code. */
 int tool_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The sentence for a failed call of libprefixd, with its cause and remedy. */
-int tool_fail_pfx(const struct tool *t, const char *what, int error, const char *why);
+/* The sentence for a failed call of libprefixd: what failed, and why (NULL: the error's own). */
+int tool_fail_pfx(const char *what, int error, const char *why);
 
 /* ---- ways to a daemon ---------------------------------------------------------------- */
 

@@ -1,0 +1,28 @@
+/* tree.h - an index and its pool alone, in memory that a fork shares: for tests of the tree and of its
+ * readers. Blocks are bt tokens, sequences plain arrays. */
+#ifndef TESTS_TREE_H
+#define TESTS_TREE_H
+
+#include "daemon/index.h"
+#include "tests/harness.h"
+
+struct tree {
+    struct pool pool;
+    struct index *ix;
+    struct index_header *header;
+    uint64_t bytes;
+    uint32_t root, bt;
+};
+
+void tree_new(struct tree *t, uint32_t block_tokens, uint32_t n_blocks);
+void tree_free(struct tree *t);
+void tree_audit(const struct tree *t);
+
+struct index_query tree_query(const uint32_t *tokens, size_t n);
+struct place tree_root(const struct tree *t);
+/* How far n tokens match, exactly. */
+struct place tree_match(const struct tree *t, const uint32_t *tokens, size_t n);
+/* Insert the whole blocks of n tokens, evicting as needed; the place of their end. */
+struct place tree_insert(struct tree *t, const uint32_t *tokens, size_t n);
+
+#endif
