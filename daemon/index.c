@@ -8,6 +8,7 @@
 #include "daemon/index_private.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -128,7 +129,10 @@ uint32_t node_new(struct index *ix)
         ix->free_node = priv_at(ix, id)->up;
     else
         id = ix->node_top++;
-    assert(id < ix->view.plan.max_nodes); /* index_plan: there is always one more */
+    if (id >= ix->view.plan.max_nodes) { /* index_plan: there is always one more */
+        fprintf(stderr, "prefixd: no node is left: this is a fault of prefixd, please report it\n");
+        abort(); /* going on would write over the next table */
+    }
     memset(priv_at(ix, id), 0, sizeof(struct node_private));
     node_begin(ix, id);
     struct index_node *n = node_at(ix, id);

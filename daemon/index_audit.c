@@ -103,11 +103,11 @@ static void audit_node(struct audit *a, uint32_t id, uint32_t root)
     audit_units(a, id);
     audit_holds(a, id);
     const struct node_private *mine = priv_at(ix, id);
-    bool leaf = mine->n_children == 0 && mine->max_end < n->n_blocks &&
-                !priv_at(ix, root)->condemned;
-    if (leaf)
+    bool leaf = mine->n_children == 0 && mine->max_end < n->n_blocks;
+    bool condemned = priv_at(ix, root)->condemned; /* those leave the order as they are reaped */
+    if (leaf && (!condemned || mine->ranked))
         a->leaves++;
-    if (leaf != (mine->ranked > 0) && !(priv_at(ix, root)->condemned))
+    if (leaf != (mine->ranked > 0) && !(leaf && condemned))
         FOUND(a, "node %u is %sin the eviction order", id, leaf ? "not " : "");
     a->nodes++;
 }

@@ -404,9 +404,9 @@ static void parent_settle(struct index *ix, uint32_t parent)
 
 static void leaf_remove(struct index *ix, uint32_t id, uint64_t last_use)
 {
-    struct index_node *n = node_at(ix, id);
-    uint32_t parent = n->parent;
-    struct node_private *root = priv_at(ix, n->root);
+    const struct index_node was = *node_at(ix, id);
+    uint32_t parent = was.parent;
+    struct node_private *root = priv_at(ix, was.root);
     if (root->reap_at == id)
         root->reap_at = index_reap_next(ix, id);
     rank_remove(ix, id);
@@ -414,8 +414,10 @@ static void leaf_remove(struct index *ix, uint32_t id, uint64_t last_use)
     bucket_remove(ix, id);
     children_remove(ix, parent, id);
     node_end(ix, parent);
-    extent_give(ix, n->extent, priv_at(ix, id)->cap);
+    uint32_t cap = priv_at(ix, id)->cap;
     node_free(ix, id);
+    units_empty(ix, was.extent, was.n_blocks, was.flags & NODE_EXTRAS);
+    extent_give(ix, was.extent, cap);
     ix->n_nodes--;
 
     const struct index_node *p = node_at(ix, parent);
@@ -427,12 +429,14 @@ static void leaf_remove(struct index *ix, uint32_t id, uint64_t last_use)
     parent_settle(ix, parent);
 }
 
+/* What is cut is emptied only after the node's version has moved: a reader that is still in it must
+ * not take a block whose extras have gone for one that never had any. */
 void node_truncate(struct index *ix, uint32_t id, uint32_t keep, uint64_t last_use)
 {
     struct index_node *n = node_at(ix, id);
     struct node_private *p = priv_at(ix, id);
+    uint32_t cut = n->n_blocks - keep;
     assert(p->n_children == 0 && keep >= p->max_end && keep < n->n_blocks);
-    units_empty(ix, n->extent + keep, n->n_blocks - keep, n->flags & NODE_EXTRAS);
     if (keep == 0) {
         leaf_remove(ix, id, last_use);
         return;
@@ -441,6 +445,7 @@ void node_truncate(struct index *ix, uint32_t id, uint32_t keep, uint64_t last_u
     node_new_identity(ix, id);
     shm_store(&n->n_blocks, (uint16_t)keep);
     node_end(ix, id);
+    units_empty(ix, n->extent + keep, cut, n->flags & NODE_EXTRAS);
     extent_give(ix, n->extent + keep, p->cap - keep);
     p->cap = (uint8_t)keep;
     uint64_t *last = &ix->units[n->extent + keep - 1].last_use;

@@ -71,12 +71,16 @@ static uint64_t rank_of(const struct index *ix, uint32_t id)
                             n->start + n->n_blocks);
 }
 
-static bool evictable(const struct index *ix, uint32_t id)
+static bool loose_leaf(const struct index *ix, uint32_t id)
 {
     const struct index_node *n = node_at(ix, id);
     const struct node_private *p = priv_at(ix, id);
-    return n->n_blocks > 0 && p->n_children == 0 && p->max_end < n->n_blocks &&
-           !node_condemned(ix, id);
+    return n->n_blocks > 0 && p->n_children == 0 && p->max_end < n->n_blocks;
+}
+
+static bool evictable(const struct index *ix, uint32_t id)
+{
+    return loose_leaf(ix, id) && !node_condemned(ix, id);
 }
 
 void rank_leaf(struct index *ix, uint32_t id)
@@ -112,7 +116,7 @@ unsigned rank_audit(const struct index *ix, audit_find *find, void *arg)
     unsigned found = 0;
     for (uint32_t i = 0; i < ix->n_heap; i++) {
         uint32_t id = ix->heap[i].node;
-        if (priv_at(ix, id)->ranked != i + 1 || !evictable(ix, id) ||
+        if (priv_at(ix, id)->ranked != i + 1 || !loose_leaf(ix, id) ||
             rank_of(ix, id) != ix->heap[i].rank) {
             find(arg, "leaf %u does not belong at place %u of the eviction order", id, i);
             found++;

@@ -79,8 +79,9 @@ static int nap_length(struct daemon *d)
     return ms;
 }
 
-/* Before the cache is carved there are no workers, hence no doze word and no rings. */
-static void nap(struct daemon *d)
+/* Before the cache is carved there are no workers, hence no doze word and no rings. False: it ran
+ * its full time. */
+static bool nap(struct daemon *d)
 {
     struct epoll_event e;
     bool event;
@@ -94,6 +95,7 @@ static void nap(struct daemon *d)
     if (event)
         serve_event(d, &e);
     look_at_descriptors(d);
+    return event;
 }
 
 static uint64_t now_ns(void)
@@ -123,12 +125,14 @@ static bool spin(struct daemon *d)
 
 int daemon_run(struct daemon *d)
 {
+    bool lively = true; /* no spinning after a nap that nobody ended */
     while (!d->stopping) {
-        if (turn_of_all(d) || spin(d)) {
+        if (turn_of_all(d) || (lively && spin(d))) {
+            lively = true;
             if (d->work >= WORK_TOKENS)
                 look_at_descriptors(d);
         } else {
-            nap(d);
+            lively = nap(d);
         }
     }
     log_info("stopping: %u workers attached", d->n_sessions);

@@ -282,14 +282,14 @@ struct place spaces_flush(struct spaces *s, uint32_t slot)
 {
     struct index_space *x = shared(s, slot);
     uint32_t old = x->root;
-    struct place condemned = {0};
+    bool empty = index_root_empty(s->index, old);
     begin(x);
     shm_store(&x->flushes, x->flushes + 1);
-    shm_store(&x->root, index_root_new(s->index, slot));
+    if (!empty)
+        shm_store(&x->root, index_root_new(s->index, slot));
     end(x);
-    if (index_root_empty(s->index, old)) {
-        index_root_free(s->index, old);
-    } else {
+    struct place condemned = {0};
+    if (!empty) {
         condemned = (struct place){index_node_at(index_view_of(s->index), old)->identity, old, 0};
         index_condemn(s->index, old);
     }

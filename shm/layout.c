@@ -6,7 +6,7 @@
  *   units    a node owns at most twice the units of its blocks (index.c, INVARIANT CAP), and
  *            blocks never exceed pages + disk slots; 64 more let an insert find one at any time
  *   nodes    each but a root has a block; a live root is a space's, a condemned one (flushed,
- *            still held) has a block below it
+ *            still held) has a block below it; a flush has both roots for a moment; id 0 is none
  *   buckets  at most `blocks` entries, between 2 and 4 for the 7 places of a bucket
  *   extras   at most one a token, capped where ids end
  */
@@ -24,7 +24,7 @@ bool index_plan(const struct index_params *p, struct index_plan *plan)
     uint64_t extras = blocks * p->block_tokens + 1;
 
     plan->n_units = (uint32_t)(2 * blocks + NODE_BLOCKS);
-    plan->max_nodes = (uint32_t)(2 * blocks + p->max_spaces + 1);
+    plan->max_nodes = (uint32_t)(2 * blocks + p->max_spaces + 2);
     plan->n_buckets = (uint32_t)n_buckets;
     plan->max_extras = extras < UINT32_MAX ? (uint32_t)extras : UINT32_MAX;
 
