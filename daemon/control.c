@@ -66,26 +66,6 @@ static int open_lock(const char *path)
     }
 }
 
-int control_lock(struct daemon *d)
-{
-    const char *path = d->options->socket;
-    if (strncmp(path, DEFAULT_DIRECTORY, sizeof DEFAULT_DIRECTORY - 1) == 0)
-        (void)mkdir(DEFAULT_DIRECTORY, 0755); /* if it fails, the open below says why */
-
-    struct lock_path lock = lock_path(d);
-    int fd = open_lock(lock.text);
-    if (fd == -EWOULDBLOCK) {
-        log_error("another prefixd serves %s; stop it, or give --socket another path", path);
-        return EXIT_BUSY;
-    }
-    if (fd < 0) {
-        log_error("--socket %s: its lock %s cannot be made: %s", path, lock.text, strerror(-fd));
-        return EXIT_OPTION;
-    }
-    d->lock_fd = fd;
-    return 0;
-}
-
 /* Somebody else's file or living socket is left alone, though we hold our lock. */
 static bool clear_path(const struct daemon *d)
 {
@@ -108,6 +88,35 @@ static bool clear_path(const struct daemon *d)
     return false;
 }
 
+static int refuse_path(const struct daemon *d, int error)
+{
+    log_error("--socket %s: it cannot be made: %s", d->options->socket,
+              error == EEXIST       ? "a file that is no socket is there; remove it"
+              : error == EADDRINUSE ? "another program listens there"
+                                    : strerror(error));
+    return EXIT_OPTION;
+}
+
+int control_lock(struct daemon *d)
+{
+    const char *path = d->options->socket;
+    if (strncmp(path, DEFAULT_DIRECTORY, sizeof DEFAULT_DIRECTORY - 1) == 0)
+        (void)mkdir(DEFAULT_DIRECTORY, 0755); /* if it fails, the open below says why */
+
+    struct lock_path lock = lock_path(d);
+    int fd = open_lock(lock.text);
+    if (fd == -EWOULDBLOCK) {
+        log_error("another prefixd serves %s; stop it, or give --socket another path", path);
+        return EXIT_BUSY;
+    }
+    if (fd < 0) {
+        log_error("--socket %s: its lock %s cannot be made: %s", path, lock.text, strerror(-fd));
+        return EXIT_OPTION;
+    }
+    d->lock_fd = fd;
+    return clear_path(d) ? 0 : refuse_path(d, errno);
+}
+
 static int make_listener(const struct daemon *d)
 {
     struct sockaddr_un at = address(d);
@@ -126,14 +135,9 @@ static int make_listener(const struct daemon *d)
 
 int control_listen(struct daemon *d)
 {
-    int fd = clear_path(d) ? make_listener(d) : -errno;
-    if (fd < 0) {
-        log_error("--socket %s: it cannot be made: %s", d->options->socket,
-                  fd == -EEXIST       ? "a file that is no socket is there; remove it"
-                  : fd == -EADDRINUSE ? "another program listens there"
-                                      : strerror(-fd));
-        return EXIT_OPTION;
-    }
+    int fd = make_listener(d);
+    if (fd < 0)
+        return refuse_path(d, -fd);
     d->listen_fd = fd;
     return 0;
 }

@@ -118,12 +118,12 @@ int op_truncate(struct call *c)
                 l->duplicates--;
         }
         lease_drop_pages(c->d, l, n > l->matched ? (uint32_t)n - l->matched : 0);
+        c->cost += table - n;
     }
     if (n < l->matched) {
         struct place where = l->path.where;
-        uint32_t root = index_node_at(index_view_of(c->d->index), where.node)->root;
         where.depth = (uint32_t)n;
-        index_resolve(c->d->index, root, &where);
+        index_cover(c->d->index, &where);
         index_hold_move(c->d->index, &l->path, where);
         l->matched = (uint32_t)n;
     }

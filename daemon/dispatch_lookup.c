@@ -6,7 +6,7 @@
  */
 #include "daemon/dispatch_private.h"
 
-enum { LOOKUP_FLAGS = RF_FETCH | RF_NO_MATCH | RF_QUIET };
+enum { LOOKUP_FLAGS = RF_FETCH | RF_NO_MATCH | RF_QUIET, CANCEL_STEP = 4 };
 
 static void answer_match(struct call *c, const struct lease *l)
 {
@@ -150,7 +150,7 @@ int op_lookup_slow(struct call *c)
     uint32_t wanted = (uint32_t)(matched / q->multiple * (q->multiple / bt));
     if (wanted < where.depth) {
         where.depth = wanted;
-        index_resolve(ix, index_node_at(index_view_of(ix), where.node)->root, &where);
+        index_cover(ix, &where);
         index_hold_move(ix, &l->path, where);
     } else if (!(c->rq->flags & RF_NO_TAIL) && most > matched && !c->d->options->null_index) {
         uint64_t rest = most - matched < bt ? most - matched : bt;
@@ -166,6 +166,7 @@ int op_cancel(struct call *c)
 {
     for (struct list *at = c->s->leases.prev; at != &c->s->leases; at = at->prev) {
         struct lease *l = list_entry(at, struct lease, of_session);
+        c->cost += CANCEL_STEP;
         if (l->tag != c->rq->number.n)
             continue;
         lease_release(c->d, l);
@@ -184,8 +185,7 @@ int op_fetch(struct call *c)
     answer_match(c, l);
     if (where.depth > l->matched) { /* it has inserted since: the match is the front */
         where.depth = l->matched;
-        index_resolve(c->d->index, index_node_at(index_view_of(c->d->index), where.node)->root,
-                      &where);
+        index_cover(c->d->index, &where);
         c->out->lookup.where = where;
     }
     return 0;

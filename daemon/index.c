@@ -338,17 +338,29 @@ void index_match(const struct index *ix, const struct index_query *q, uint32_t l
     *where = (struct place){node_at(ix, id)->identity, id, depth};
 }
 
-bool index_resolve(const struct index *ix, uint32_t root, struct place *where)
+void index_cover(struct index *ix, struct place *where)
+{
+    uint32_t id = where->node;
+    while (!node_is_root(node_at(ix, id)) && where->depth <= node_at(ix, id)->start) {
+        id = node_at(ix, id)->parent;
+        ix->climbed++;
+    }
+    *where = (struct place){node_at(ix, id)->identity, id, where->depth};
+}
+
+bool index_resolve(struct index *ix, uint32_t root, struct place *where)
 {
     if (where->node == 0 || where->node >= ix->node_top)
         return false;
     const struct index_node *n = node_at(ix, where->node);
     if (n->identity != where->identity || n->root != root || n->n_partial ||
-        where->depth > n->start + n->n_blocks)
+        where->depth > n->start + n->n_blocks || where->depth + RESOLVE_BLOCKS < n->start)
         return false;
-    uint32_t id = where->node;
-    while (!node_is_root(node_at(ix, id)) && where->depth <= node_at(ix, id)->start)
-        id = node_at(ix, id)->parent;
-    *where = (struct place){node_at(ix, id)->identity, id, where->depth};
+    index_cover(ix, where);
     return true;
+}
+
+uint64_t index_climbed(const struct index *ix)
+{
+    return ix->climbed;
 }

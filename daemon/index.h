@@ -57,9 +57,17 @@ bool index_root_empty(const struct index *ix, uint32_t root);
 void index_match(const struct index *ix, const struct index_query *query, uint32_t limit,
                  struct place *where);
 
-/* Is this place of a worker's walk still there, below `root`? Then make it name the node that
- * covers its depth. */
-bool index_resolve(const struct index *ix, uint32_t root, struct place *where);
+/* Is this place of a worker's walk still there, below `root`? Then make it name the node that covers
+ * its depth. One far above its node (RESOLVE_BLOCKS) is refused: no honest walk ends there, and the
+ * climb is work that others wait for. */
+enum { RESOLVE_BLOCKS = 1024 };
+bool index_resolve(struct index *ix, uint32_t root, struct place *where);
+
+/* The same for a place of our own, which is there. */
+void index_cover(struct index *ix, struct place *where);
+
+/* Nodes that climbs have passed so far: what deep, narrow trees cost. */
+uint64_t index_climbed(const struct index *ix);
 
 /* Hold a resolved place; `h` is linked until index_unhold. Moving is hold of the new, then unhold
  * of the old. Depth 0 holds nothing. */
