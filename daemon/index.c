@@ -122,6 +122,22 @@ void node_end(struct index *ix, uint32_t id)
     shm_store_release(&n->version, n->version + 1); /* VERSION: this must be last */
 }
 
+/* Nothing, under a new identity; inside begin/end. */
+static void node_clear(struct index *ix, struct index_node *n)
+{
+    shm_store(&n->identity, ++ix->identity);
+    shm_store(&n->n_blocks, 0);
+    shm_store(&n->n_partial, 0);
+    shm_store(&n->parent, 0);
+    shm_store(&n->parent_identity, 0);
+    shm_store(&n->start, 0);
+    shm_store(&n->extent, 0);
+    shm_store(&n->children, 0);
+    shm_store(&n->left, 0);
+    shm_store(&n->right, 0);
+    shm_store(&n->flags, 0);
+}
+
 uint32_t node_new(struct index *ix)
 {
     uint32_t id = ix->free_node;
@@ -135,18 +151,7 @@ uint32_t node_new(struct index *ix)
     }
     memset(priv_at(ix, id), 0, sizeof(struct node_private));
     node_begin(ix, id);
-    struct index_node *n = node_at(ix, id);
-    shm_store(&n->identity, ++ix->identity);
-    shm_store(&n->n_blocks, 0);
-    shm_store(&n->n_partial, 0);
-    shm_store(&n->parent, 0);
-    shm_store(&n->parent_identity, 0);
-    shm_store(&n->start, 0);
-    shm_store(&n->extent, 0);
-    shm_store(&n->children, 0);
-    shm_store(&n->left, 0);
-    shm_store(&n->right, 0);
-    shm_store(&n->flags, 0);
+    node_clear(ix, node_at(ix, id));
     return id;
 }
 
@@ -155,14 +160,7 @@ void node_free(struct index *ix, uint32_t id)
 {
     assert(!priv_at(ix, id)->holds && !priv_at(ix, id)->ranked);
     node_begin(ix, id);
-    struct index_node *n = node_at(ix, id);
-    shm_store(&n->identity, ++ix->identity);
-    shm_store(&n->n_blocks, 0);
-    shm_store(&n->n_partial, 0);
-    shm_store(&n->parent, 0);
-    shm_store(&n->parent_identity, 0);
-    shm_store(&n->children, 0);
-    shm_store(&n->flags, 0);
+    node_clear(ix, node_at(ix, id));
     node_end(ix, id);
     priv_at(ix, id)->up = ix->free_node;
     ix->free_node = id;
