@@ -66,20 +66,17 @@ static uint32_t private_pages(const struct lease *l)
 
 static void dead_row(struct rows *r, const struct group *g, const struct dead_member *m)
 {
-    struct worker_row row = {.worker = m->number, .pid = m->pid, .uid = g->uid, .dead = 1};
-    list_each (at, after, &g->leases) {
-        const struct lease *l = list_entry(at, struct lease, of_group);
-        if (l->dead_opener == m->number) {
-            row.leases++;
-            row.private_blocks += private_pages(l);
-        }
-    }
-    struct worker_row *to = row.leases ? row_add(r) : NULL;
-    if (!to)
+    struct worker_row *row = row_add(r);
+    if (!row)
         return;
-    memcpy(row.name, m->name, sizeof row.name);
-    text_clean(row.group, g->name, sizeof row.group);
-    *to = row;
+    row->worker = m->number;
+    row->pid = m->pid;
+    row->uid = g->uid;
+    row->dead = 1;
+    row->leases = m->leases;
+    row->private_blocks = m->private_blocks;
+    memcpy(row->name, m->name, sizeof row->name);
+    text_clean(row->group, g->name, sizeof row->group);
 }
 
 static void add_workers(struct daemon *d, struct rows *r)
@@ -101,7 +98,7 @@ static void lease_row(const struct daemon *d, struct rows *r, const struct lease
     if (!row)
         return;
     row->lease = l->id;
-    row->worker = l->opener ? l->opener->number : l->dead_opener;
+    row->worker = l->opener ? l->opener->number : l->dead->number;
     text_clean(row->group, l->group->name, sizeof row->group);
     row->space = l->space_number;
     row->matched_blocks = l->matched;

@@ -7,7 +7,7 @@
 
 struct daemon;
 
-/* Take PATH.lock. 0, or an exit code after one log line. */
+/* Take PATH.lock, and remove the socket of a dead daemon. 0, or an exit code after one log line. */
 int control_lock(struct daemon *d);
 /* Bind and listen; the lock is held. */
 int control_listen(struct daemon *d);

@@ -37,8 +37,7 @@ static void append_pages(struct call *c, struct lease *l, const uint32_t *pages,
     memcpy(l->pages + l->n_pages, pages, n * sizeof *pages);
     memcpy(call_room(c, c->rq->reserve.arena, shown), pages, shown * sizeof *pages);
     l->n_pages += n;
-    if (l->opener)
-        l->opener->private_blocks += n;
+    lease_count_private(l, n);
     answer_table(c, l, n);
 }
 
@@ -55,7 +54,7 @@ int op_reserve(struct call *c)
         return STATUS_ECONFLICT;
     if (q->n > d->pool.n_blocks)
         return STATUS_ETOOBIG;
-    if (q->n > (uint64_t)d->pool.n_free + index_idle(d->index) || !lease_room(l, q->n))
+    if (q->n > (uint64_t)d->pool.n_free + index_idle(d->index))
         return STATUS_ENOSPC;
     c->s->job = (struct job){.op = OP_RESERVE, .request = *c->rq, .left = q->n};
     c->s->job.pages = malloc((q->n ? q->n : 1) * sizeof(uint32_t));
@@ -168,8 +167,7 @@ static void mark(struct call *c, struct lease *l, uint32_t position, bool publis
     }
     l->pages[position - l->matched] |= LEASE_PUBLISHED;
     c->d->counters.inserted_blocks++;
-    if (l->opener)
-        l->opener->private_blocks--;
+    lease_count_private(l, -1);
 }
 
 /* Whole blocks [held depth, covered); returns how many are new. */

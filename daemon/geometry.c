@@ -3,6 +3,7 @@
  * block and slot of each device come on top.
  */
 #include "daemon/geometry.h"
+#include "daemon/space.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -98,6 +99,13 @@ static bool check_sizes(const struct options *o, struct geometry *g, char *why, 
     return true;
 }
 
+/* What workers may have open beside what is cached, so that none of them can take it all. Sparse. */
+static uint32_t open_spaces(const struct options *o)
+{
+    uint64_t all = (uint64_t)o->max_workers * SESSION_SPACES_MAX;
+    return all < 1 << 22 ? (uint32_t)all : 1 << 22;
+}
+
 bool geometry_plan(const struct options *o, const struct wire_layout *layout, struct geometry *g,
                    char *why, size_t n_why)
 {
@@ -113,7 +121,7 @@ bool geometry_plan(const struct options *o, const struct wire_layout *layout, st
     g->params = (struct index_params){
         .block_tokens = layout->block_tokens,
         .n_blocks = g->n_blocks,
-        .max_spaces = 4096 + spaces, /* one a cached block, and some that are only open */
+        .max_spaces = 1 + spaces + open_spaces(o),
         .hash_mask = UINT64_MAX,
     };
     if (!check_sizes(o, g, why, n_why))

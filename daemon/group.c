@@ -32,47 +32,30 @@ void group_leave(struct daemon *d, struct group *g)
     if (--g->members)
         return;
     leases_group_end(d, g);
-    list_each (at, after, &g->dead)
-        free(list_entry(at, struct dead_member, link));
     list_remove(&g->link);
     free(g);
 }
 
-static bool has_leases(const struct group *g, uint64_t number)
-{
-    list_each (at, after, &g->leases)
-        if (list_entry(at, struct lease, of_group)->dead_opener == number)
-            return true;
-    return false;
-}
-
-/* Those whose leases the mates have released by now: so the list is no longer than the leases. */
-static void forget_settled(struct group *g)
-{
-    list_each (at, after, &g->dead) {
-        struct dead_member *m = list_entry(at, struct dead_member, link);
-        if (!has_leases(g, m->number)) {
-            list_remove(&m->link);
-            free(m);
-        }
-    }
-}
-
 void group_mourn(struct session *s)
 {
-    struct group *g = s->group;
-    if (g->members == 1)
-        return;
-    forget_settled(g);
+    struct dead_member *m = s->obituary;
     if (list_empty(&s->leases))
         return;
-    list_each (at, after, &s->leases)
-        list_entry(at, struct lease, of_session)->dead_opener = s->number;
-    struct dead_member *m = calloc(1, sizeof *m);
-    if (!m)
-        return;
+    s->obituary = NULL;
     m->number = s->number;
     m->pid = s->pid;
+    m->leases = s->n_leases;
+    m->private_blocks = s->private_blocks;
     memcpy(m->name, s->name, sizeof m->name);
-    list_append(&g->dead, &m->link);
+    list_append(&s->group->dead, &m->link);
+    list_each (at, after, &s->leases)
+        list_entry(at, struct lease, of_session)->dead = m;
+}
+
+void dead_settle(struct dead_member *m)
+{
+    if (--m->leases)
+        return;
+    list_remove(&m->link);
+    free(m);
 }

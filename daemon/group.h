@@ -6,12 +6,15 @@
 
 #include "daemon/session.h"
 
-/* A member that ended without BYE while its leases stay. */
+/* A member that ended without BYE while its leases stay. Made when the session is, so that its end
+ * cannot fail; goes with its last lease. */
 struct dead_member {
-    struct list link;
-    uint64_t number; /* of its session; leases name it (lease.dead_opener) */
+    struct list link; /* group.dead */
+    uint64_t number;  /* of its session */
     pid_t pid;
     char name[32];
+    uint32_t leases;
+    uint64_t private_blocks;
 };
 
 /* The group of that user and name, or a new one; an empty name is always a new one. NULL: no
@@ -21,8 +24,10 @@ struct group *group_join(struct daemon *d, uid_t uid, const char *name);
 /* The last member's leave gives back what the group still holds. */
 void group_leave(struct daemon *d, struct group *g);
 
-/* Before leases_session_end of an unclean end: mark its leases, and note who it was. Without memory
- * only the note is lost. */
+/* Before leases_session_end of an unclean end: its leases belong to the dead from here on. */
 void group_mourn(struct session *s);
+
+/* One of its leases has been released. */
+void dead_settle(struct dead_member *m);
 
 #endif

@@ -1,4 +1,5 @@
 #include "daemon/daemon.h"
+#include "daemon/group.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -28,7 +29,9 @@ struct lease *lease_open(struct daemon *d, struct session *s, uint32_t space, ui
                          uint32_t tag)
 {
     struct leases *ls = &d->leases;
-    if (s->n_leases >= d->options->max_leases || ls->n_used == ls->n_slots)
+    /* Those of dead members count as well: max_leases for each member that is there. */
+    if (s->n_leases >= d->options->max_leases || ls->n_used == ls->n_slots ||
+        s->group->n_leases >= (uint64_t)s->group->members * d->options->max_leases)
         return NULL;
     struct lease *l = calloc(1, sizeof *l);
     if (!l)
@@ -47,6 +50,7 @@ struct lease *lease_open(struct daemon *d, struct session *s, uint32_t space, ui
     ls->slot[slot] = l;
     ls->n_used++;
     s->n_leases++;
+    s->group->n_leases++;
     list_append(&s->group->leases, &l->of_group);
     list_append(&s->leases, &l->of_session);
     spaces_use(d->spaces, space);
@@ -67,6 +71,13 @@ bool lease_is_stale(const struct daemon *d, const struct lease *l)
     return spaces_flushes(d->spaces, l->space) != l->flushes;
 }
 
+void lease_count_private(struct lease *l, int64_t n)
+{
+    uint64_t *count = l->opener ? &l->opener->private_blocks : &l->dead->private_blocks;
+    *count += (uint64_t)n;
+}
+
+/* What is not needed of the array goes as well, or a worker could pile up empty ones. */
 void lease_drop_pages(struct daemon *d, struct lease *l, uint32_t keep)
 {
     while (l->n_pages > keep) {
@@ -74,9 +85,17 @@ void lease_drop_pages(struct daemon *d, struct lease *l, uint32_t keep)
         if (page & LEASE_PUBLISHED)
             continue;
         pool_give(&d->pool, page);
-        if (l->opener)
-            l->opener->private_blocks--;
+        lease_count_private(l, -1);
     }
+    if (l->n_pages >= l->cap_pages / 4)
+        return;
+    uint32_t *less = l->n_pages ? realloc(l->pages, l->n_pages * sizeof *less) : NULL;
+    if (!less && l->n_pages)
+        return; /* no memory to use less */
+    if (!less)
+        free(l->pages);
+    l->pages = less;
+    l->cap_pages = l->n_pages;
 }
 
 void lease_release(struct daemon *d, struct lease *l)
@@ -89,8 +108,11 @@ void lease_release(struct daemon *d, struct lease *l)
     index_unhold(d->index, &l->path);
     list_remove(&l->of_group);
     list_remove(&l->of_session);
+    l->group->n_leases--;
     if (l->opener)
         l->opener->n_leases--;
+    if (l->dead)
+        dead_settle(l->dead);
     ls->slot[slot] = NULL;
     ls->free[ls->n_free++] = slot;
     ls->n_used--;

@@ -29,8 +29,8 @@ struct group;
 struct lease {
     uint64_t id;
     struct list of_group, of_session; /* of_session is empty once its opener is gone */
-    struct session *opener;           /* NULL: gone, a group mate keeps it alive */
-    uint64_t dead_opener;             /* then the number of its session, else 0 */
+    struct session *opener;           /* NULL: it has died, a group mate keeps the lease alive */
+    struct dead_member *dead;         /* then who it was */
     struct group *group;
     uint32_t space;         /* slot */
     uint64_t space_number;
@@ -75,6 +75,9 @@ static inline uint32_t lease_table(const struct lease *l)
 {
     return l->matched + l->n_pages;
 }
+
+/* n pages became private, or (negative) are it no longer: counted for the opener, dead or alive. */
+void lease_count_private(struct lease *l, int64_t n);
 
 /* Give back the private pages of positions from matched + keep on. */
 void lease_drop_pages(struct daemon *d, struct lease *l, uint32_t keep);

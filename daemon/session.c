@@ -122,6 +122,7 @@ static void session_free(struct session *s)
     if (s->pidfd >= 0)
         close(s->pidfd);
     close(s->fd);
+    free(s->obituary);
     free(s->opened);
     free(s);
 }
@@ -158,7 +159,8 @@ static struct session *session_new(struct daemon *d, int fd, const struct peer *
     text_clean(s->name, h->name, sizeof s->name);
     s->pidfd = peer_pidfd(fd, p);
 
-    *rc = make_channel(d, s, h->ring_entries);
+    s->obituary = calloc(1, sizeof *s->obituary);
+    *rc = s->obituary ? make_channel(d, s, h->ring_entries) : -ENOMEM;
     if (*rc == 0)
         *rc = watch_session(d, s);
     if (*rc)

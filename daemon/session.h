@@ -24,7 +24,8 @@ struct daemon;
 struct group {
     struct list link;    /* daemon.groups */
     struct list leases;  /* struct lease.of_group */
-    struct list dead;    /* struct dead_member: for prefixctl workers (group.c) */
+    struct list dead;    /* struct dead_member: members whose leases stay (group.c) */
+    uint64_t n_leases;   /* all of them, those of the dead included */
     uint32_t members;    /* attached sessions */
     uid_t uid;
     char name[64];       /* empty: one session's own */
@@ -53,6 +54,7 @@ struct session {
     struct list link;      /* daemon.sessions */
     uint64_t number;       /* counts up from 1 in an epoch */
     struct group *group;
+    struct dead_member *obituary; /* for its group, if it dies */
     struct list leases;    /* struct lease.of_session: those that this one opened */
     uint32_t n_leases;
     int fd, pidfd;         /* pidfd -1: the kernel gave none, hang-up alone */

@@ -12,7 +12,7 @@
 struct space_private {
     uint32_t opens; /* by sessions, each counted once a space */
     uint32_t uses;  /* by leases */
-    uint32_t chain; /* next slot of the same hash */
+    uint32_t chain; /* 1 + next slot of the same hash */
     uint32_t prev, next; /* among the dormant, oldest first */
 };
 
@@ -21,7 +21,7 @@ struct spaces {
     uint32_t max, top, live;
     uint32_t oldest, youngest; /* dormant */
     uint32_t n_heads;
-    uint32_t *heads; /* by hash of the key */
+    uint32_t *heads; /* 1 + slot, by hash of the key; zero pages cost nothing */
     struct space_private *priv;
 };
 
@@ -65,18 +65,18 @@ static bool same(const struct index_space *x, const struct space_key *key)
 
 static uint32_t find(const struct spaces *s, const struct space_key *key)
 {
-    uint32_t slot = *head_of(s, key);
-    while (slot != NOBODY && !same(shared(s, slot), key))
-        slot = s->priv[slot].chain;
-    return slot;
+    uint32_t at = *head_of(s, key);
+    while (at && !same(shared(s, at - 1), key))
+        at = s->priv[at - 1].chain;
+    return at ? at - 1 : NOBODY;
 }
 
 static void unchain(struct spaces *s, uint32_t slot)
 {
     struct space_key key = key_of(shared(s, slot));
     uint32_t *link = head_of(s, &key);
-    while (*link != slot)
-        link = &s->priv[*link].chain;
+    while (*link != slot + 1)
+        link = &s->priv[*link - 1].chain;
     *link = s->priv[slot].chain;
 }
 
@@ -110,8 +110,9 @@ static void dormant_remove(struct spaces *s, uint32_t slot)
 static void wake(struct spaces *s, uint32_t slot)
 {
     struct index_space *x = shared(s, slot);
+    uint32_t root = index_root_new(s->index, slot);
     begin(x);
-    shm_store(&x->root, index_root_new(s->index, slot));
+    shm_store(&x->root, root);
     shm_store(&x->state, SPACE_LIVE);
     end(x);
     s->live++;
@@ -170,7 +171,7 @@ static void describe(struct spaces *s, uint32_t slot, const struct space_key *ke
     memcpy(x->tenant, key->tenant, key->tenant_len);
     end(x);
     s->priv[slot] = (struct space_private){.chain = *head_of(s, key)};
-    *head_of(s, key) = slot;
+    *head_of(s, key) = slot + 1;
     wake(s, slot);
 }
 
@@ -187,13 +188,12 @@ struct spaces *spaces_new(struct index *index)
     s->n_heads = 64;
     while (s->n_heads < s->max)
         s->n_heads *= 2;
-    s->heads = malloc((size_t)s->n_heads * sizeof *s->heads);
+    s->heads = calloc(s->n_heads, sizeof *s->heads);
     s->priv = calloc(s->max, sizeof *s->priv);
     if (!s->heads || !s->priv) {
         spaces_free(s);
         return NULL;
     }
-    memset(s->heads, 0xff, (size_t)s->n_heads * sizeof *s->heads);
     struct space_key base = {0};
     describe(s, slot_take(s), &base);
     index_set_emptied(index, on_emptied, s);
@@ -283,10 +283,10 @@ struct place spaces_flush(struct spaces *s, uint32_t slot)
     struct index_space *x = shared(s, slot);
     uint32_t old = x->root;
     bool empty = index_root_empty(s->index, old);
+    uint32_t root = empty ? old : index_root_new(s->index, slot);
     begin(x);
     shm_store(&x->flushes, x->flushes + 1);
-    if (!empty)
-        shm_store(&x->root, index_root_new(s->index, slot));
+    shm_store(&x->root, root);
     end(x);
     struct place condemned = {0};
     if (!empty) {

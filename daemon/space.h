@@ -48,7 +48,7 @@ struct place spaces_flush(struct spaces *s, uint32_t slot);
 
 /* What a session has open: find or add (NULL: it has too many, or no memory), drop one, and give all
  * of it back. */
-enum { SESSION_SPACES_MAX = 65536 };
+enum { SESSION_SPACES_MAX = 4096 };
 struct opened_space *session_space(struct session *s, uint32_t slot, bool add);
 void session_space_drop(struct session *s, uint32_t slot);
 void spaces_session_end(struct daemon *d, struct session *s);

@@ -52,11 +52,14 @@ bool index_view_init(struct index_view *view, const void *base, uint64_t bytes)
     return index_plan(&view->params, &view->plan) && view->plan.bytes <= bytes;
 }
 
-bool index_space_root(const struct index_view *view, uint64_t number, uint32_t *root)
+/* What one look can tell. UNSURE: a change did not end while we looked, so only the daemon knows. */
+enum sight { SIGHT_NO, SIGHT_YES, SIGHT_UNSURE };
+
+static enum sight space_root(const struct index_view *view, uint64_t number, uint32_t *root)
 {
     uint32_t slot = (uint32_t)number;
     if (slot >= view->params.max_spaces)
-        return false;
+        return SIGHT_NO;
     const struct index_space *s = index_space_at(view, slot);
     for (int tries = 0; tries < RETRIES; tries++) {
         uint32_t version = shm_load_acquire(&s->version); /* VERSION */
@@ -69,9 +72,11 @@ bool index_space_root(const struct index_view *view, uint64_t number, uint32_t *
             continue;
         }
         *root = at;
-        return state != SPACE_FREE && is == number && at != 0 && at < view->plan.max_nodes;
+        return state != SPACE_FREE && is == number && at != 0 && at < view->plan.max_nodes
+                   ? SIGHT_YES
+                   : SIGHT_NO;
     }
-    return false;
+    return SIGHT_UNSURE;
 }
 
 uint64_t index_child_hash(const struct index_view *v, uint32_t parent, const uint32_t *tokens)
@@ -201,8 +206,6 @@ static uint32_t run_match(const struct index_view *v, const struct seen *s, uint
 
 /* ---- the walk -------------------------------------------------------------------- */
 
-enum probe { PROBE_NONE, PROBE_CHILD, PROBE_ASK };
-
 /* Where a walk stands: at the end of node `id`, whose children are found by `hash`. */
 struct step {
     uint32_t id, depth;
@@ -263,7 +266,7 @@ static uint32_t run_match_ahead(const struct index_view *v, const struct seen *s
 }
 
 /* Is node `id` the child that goes on from `at`? Then *next is at the end of what matched. */
-static bool child_match(const struct index_view *v, const struct step *at, uint32_t id,
+static enum sight child_match(const struct index_view *v, const struct step *at, uint32_t id,
                         uint32_t limit, const struct index_query *q, struct step *next)
 {
     for (int tries = 0; tries < RETRIES; tries++) {
@@ -284,13 +287,13 @@ static bool child_match(const struct index_view *v, const struct step *at, uint3
             continue;
         next->id = id;
         next->depth = at->depth + equal;
-        return equal > 0;
+        return equal > 0 ? SIGHT_YES : SIGHT_NO;
     }
-    return false;
+    return SIGHT_UNSURE;
 }
 
 /* Find the child whose first block is the query's next. */
-static enum probe probe_child(const struct index_view *v, const struct step *at, uint32_t limit,
+static enum sight probe_child(const struct index_view *v, const struct step *at, uint32_t limit,
                               const struct index_query *q, struct step *next)
 {
     uint32_t mask = v->plan.n_buckets - 1;
@@ -298,14 +301,16 @@ static enum probe probe_child(const struct index_view *v, const struct step *at,
         const struct index_bucket *b = index_bucket_at(v, ((uint32_t)at->hash + i) & mask);
         for (int e = 0; e < BUCKET_ENTRIES; e++) {
             uint64_t entry = shm_load(&b->entry[e]);
-            if (entry != 0 && entry >> 32 == at->hash >> 32 &&
-                child_match(v, at, (uint32_t)entry, limit, q, next))
-                return PROBE_CHILD;
+            if (entry == 0 || entry >> 32 != at->hash >> 32)
+                continue;
+            enum sight child = child_match(v, at, (uint32_t)entry, limit, q, next);
+            if (child != SIGHT_NO)
+                return child;
         }
         if (shm_load(&b->overflow) == 0)
-            return PROBE_NONE;
+            return SIGHT_NO;
     }
-    return PROBE_ASK;
+    return SIGHT_UNSURE;
 }
 
 /* A miss counts only if the parent has not moved since its run was compared. If it has, it may have
@@ -342,14 +347,14 @@ static bool walk_once(const struct index_view *v, uint32_t root, const struct in
         found->where = (struct place){at->seen.identity, at->id, at->depth};
         if (at->depth == limit || at->depth < at->seen.start + at->seen.n_blocks)
             return true; /* its run ended the match, and was checked */
-        enum probe p = probe_child(v, at, limit, q, next);
-        if (p == PROBE_CHILD) {
+        enum sight child = probe_child(v, at, limit, q, next);
+        if (child == SIGHT_YES) {
             struct step *swap = at;
             at = next;
             next = swap;
             continue;
         }
-        found->ask = p == PROBE_ASK;
+        found->ask = child == SIGHT_UNSURE;
         if (found->ask || seen_still(v, at->id, &at->seen))
             return true;
         if (!step_again(v, at, limit, q))
@@ -368,8 +373,11 @@ bool index_walk(const struct index_view *v, uint64_t space, const struct index_q
         limit = (uint32_t)whole;
     uint32_t root = 0;
     for (int tries = 0; tries < RETRIES; tries++) {
-        if (!index_space_root(v, space, &root))
+        enum sight there = space_root(v, space, &root);
+        if (there == SIGHT_NO)
             return false;
+        if (there == SIGHT_UNSURE)
+            break;
         if (walk_once(v, root, q, limit, found))
             return true;
         cpu_relax();

@@ -41,9 +41,6 @@ struct index_found {
 /* False: not an index region of our format, or its geometry does not fit its size. */
 bool index_view_init(struct index_view *view, const void *base, uint64_t bytes);
 
-/* The slot of a space and its root; false if that number is not live. */
-bool index_space_root(const struct index_view *view, uint64_t number, uint32_t *root);
-
 /* Match at most `limit` blocks from the root down. False: the space is not there. */
 bool index_walk(const struct index_view *view, uint64_t space, const struct index_query *query,
                 uint32_t limit, struct index_found *found);

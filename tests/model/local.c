@@ -30,25 +30,25 @@ static void make_tables(struct local *x, uint32_t bt, uint32_t n_blocks, uint64_
                              .hash_seed = rng_next(&x->rng),
                              .hash_mask = hash_mask};
     struct index_plan plan;
-    ck_assert(index_plan(&p, &plan));
+    REQUIRE(index_plan(&p, &plan));
     d->header = mmap(NULL, plan.bytes, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     ck_assert_ptr_ne(d->header, MAP_FAILED);
     d->header->params = p;
     d->index_segment = (struct segment){.fd = -1, .base = d->header, .bytes = plan.bytes};
-    ck_assert(pool_init(&d->pool, n_blocks));
+    REQUIRE(pool_init(&d->pool, n_blocks));
     d->index = index_new(&(struct index_config){
         .region = d->header, .pool = &d->pool, .policy = x->options.policy});
-    ck_assert_ptr_nonnull(d->index);
+    REQUIRE(d->index != NULL);
     d->spaces = spaces_new(d->index);
-    ck_assert(d->spaces && leases_init(&d->leases, 256));
+    REQUIRE(d->spaces && leases_init(&d->leases, 256));
 }
 
 static void local_free(void *self)
 {
     struct local *x = self;
     for (int c = 0; c < CONNS; c++)
-        ck_assert_ptr_null(x->session[c]);
+        REQUIRE(x->session[c] == NULL);
     leases_deinit(&x->d.leases);
     spaces_free(x->d.spaces);
     index_free(x->d.index);
@@ -66,6 +66,7 @@ static void local_attach(void *self, int conn, const char *group)
     list_init(&s->leases);
     s->number = ++x->d.next_session;
     s->fd = s->pidfd = -1;
+    s->obituary = calloc(1, sizeof *s->obituary);
     s->request_arena = calloc(1, ARENA);
     s->completion_arena = calloc(1, ARENA);
     s->arena_bytes = ARENA;
@@ -91,6 +92,7 @@ static void local_detach(void *self, int conn, bool clean)
     group_leave(&x->d, s->group);
     free((void *)(uintptr_t)s->request_arena);
     free(s->completion_arena);
+    free(s->obituary);
     free(s->opened);
     free(s);
     x->session[conn] = NULL;
@@ -105,8 +107,8 @@ static struct wire_completion call(struct local *x, int conn, const struct reque
     bool done = dispatch_request(&x->d, s, rq, &c, &cost);
     while (!done)
         done = dispatch_continue(&x->d, s, &c, &cost);
-    ck_assert_uint_eq(c.op, rq->op);
-    ck_assert_uint_gt(cost, 0);
+    REQUIRE_EQ(c.op, rq->op);
+    REQUIRE(cost > 0);
     daemon_publish(&x->d);
     return c;
 }
@@ -173,7 +175,7 @@ static struct wire_completion lookup_fast(struct local *x, int conn, const struc
     }
     rq.lookup.where.depth = cut;
     struct wire_completion c = call(x, conn, &rq);
-    ck_assert_int_ne(c.status, ANSWER_RETRY); /* nobody else changes anything */
+    REQUIRE(c.status != ANSWER_RETRY); /* nobody else changes anything */
     return c;
 }
 
@@ -202,7 +204,7 @@ static struct wire_completion lookup_slow(struct local *x, int conn, const struc
         c = call(x, conn, &rq);
         first += piece;
     } while (c.status == ANSWER_MORE);
-    ck_assert_int_ne(c.status, ANSWER_RETRY);
+    REQUIRE(c.status != ANSWER_RETRY);
     return c;
 }
 
@@ -211,8 +213,8 @@ static void read_table(struct local *x, int conn, uint64_t lease, uint32_t n)
 {
     struct request rq = {.op = OP_TABLE, .lease = lease, .table = {.count = n}};
     struct wire_completion c = call(x, conn, &rq);
-    ck_assert_int_eq(c.status, 0);
-    ck_assert_uint_eq(c.table.n, n);
+    REQUIRE_EQ(c.status, 0);
+    REQUIRE_EQ(c.table.n, n);
     memcpy(x->ids, x->session[conn]->completion_arena, n * 4u);
 }
 
@@ -310,7 +312,7 @@ static int local_insert(void *self, int conn, uint64_t lease, const struct pfx_i
     if (held.n_tokens > where.depth * bt)
         held.n_tokens = where.depth * bt;
     int agrees = where.depth ? index_path_agrees(v, where, &held) : 1;
-    ck_assert_int_ge(agrees, 0);
+    REQUIRE(agrees >= 0);
     if (!agrees)
         return PFX_ECONFLICT;
     uint32_t created = 0;
@@ -326,7 +328,7 @@ static int local_insert(void *self, int conn, uint64_t lease, const struct pfx_i
             .piece = (uint32_t)piece,
             .n_extras = piece ? write_piece(x, conn, &q, first, first + piece) : 0};
         c = call(x, conn, &rq);
-        ck_assert_int_ne(c.status, ANSWER_RETRY);
+        REQUIRE(c.status != ANSWER_RETRY);
         if (c.status < 0)
             return c.status;
         created += c.insert.created;
@@ -338,7 +340,7 @@ static int local_insert(void *self, int conn, uint64_t lease, const struct pfx_i
                                       .duplicate_blocks = c.insert.duplicates};
     uint32_t n = (uint32_t)(a->n_written / bt);
     n = n < where.depth ? n : where.depth;
-    ck_assert(index_path_ids(v, where, 0, n, canonical, NULL));
+    REQUIRE(index_path_ids(v, where, 0, n, canonical, NULL));
     return 0;
 }
 
@@ -381,7 +383,7 @@ static void local_stats(void *self, struct pfx_stats *out)
     struct local *x = self;
     struct counters c;
     static_assert(sizeof *out == sizeof out->size + sizeof c, "the same table of counters");
-    ck_assert(stats_copy(&x->d.header->stats, &c));
+    REQUIRE(stats_copy(&x->d.header->stats, &c));
     out->size = sizeof *out;
     memcpy(&out->lookups, &c, sizeof c);
 }
@@ -398,7 +400,7 @@ static void local_find(void *arg, const char *finding, ...)
 static void local_audit(void *self)
 {
     struct local *x = self;
-    ck_assert_uint_eq(daemon_audit(&x->d, local_find, NULL), 0);
+    REQUIRE_EQ(daemon_audit(&x->d, local_find, NULL), 0);
 }
 
 struct backend backend_local(uint32_t block_tokens, uint32_t n_blocks, uint64_t hash_mask,

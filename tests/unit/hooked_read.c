@@ -33,7 +33,6 @@ static void hooked_copy(uint32_t *to, const uint32_t *shared, size_t n)
 #define tokens_copy hooked_copy
 
 #define index_view_init hooked_view_init
-#define index_space_root hooked_space_root
 #define index_child_hash hooked_child_hash
 #define index_run_match hooked_run_match
 #define index_key_length hooked_key_length
