@@ -45,7 +45,7 @@ struct daemon {
     struct list visitors; /* connections that are not workers: not yet, or tools */
     uint32_t n_sessions, n_visitors;
     uint64_t next_session;
-    uint64_t climbed; /* index_climbed() when it was last charged */
+    uint64_t charged; /* index_work() when it was last charged */
     uint64_t work; /* in tokens, since the descriptors were last looked at */
     uint32_t n_flushing;   /* condemned roots that are being emptied, a slice a turn */
     struct place *orphans; /* those of them whose worker has gone */

@@ -106,14 +106,14 @@ static const struct {
     [OP_SNAPSHOT_FORGET] = {op_snapshot_none, NULL},
 };
 
-/* What a record costs beside its tokens, and a node that it climbs past. */
-enum { RECORD_COST = 64, CLIMB_COST = 16 };
+/* What a record costs beside its tokens, and a node that it climbs past or a block that it empties. */
+enum { RECORD_COST = 64, WORK_COST = 16 };
 
 static bool finish(struct call *c, int status, uint64_t *cost)
 {
-    uint64_t climbed = index_climbed(c->d->index);
-    *cost += c->cost + RECORD_COST + (climbed - c->d->climbed) * CLIMB_COST;
-    c->d->climbed = climbed;
+    uint64_t work = index_work(c->d->index);
+    *cost += c->cost + RECORD_COST + (work - c->d->charged) * WORK_COST;
+    c->d->charged = work;
     if (status == STARTED)
         return false;
     c->out->status = (int16_t)status;

@@ -145,6 +145,7 @@ bool dispatch_background(struct daemon *d)
     uint32_t budget = TURN_BLOCKS;
     if (d->n_orphans == 0)
         return false;
+    d->work += TURN_BLOCKS * 16ull;
     if (reap_slice(d, &d->orphans[d->n_orphans - 1], &budget)) {
         d->n_orphans--;
         d->n_flushing--;

@@ -341,7 +341,7 @@ void index_cover(struct index *ix, struct place *where)
     uint32_t id = where->node;
     while (!node_is_root(node_at(ix, id)) && where->depth <= node_at(ix, id)->start) {
         id = node_at(ix, id)->parent;
-        ix->climbed++;
+        ix->work++;
     }
     *where = (struct place){node_at(ix, id)->identity, id, where->depth};
 }
@@ -358,7 +358,7 @@ bool index_resolve(struct index *ix, uint32_t root, struct place *where)
     return true;
 }
 
-uint64_t index_climbed(const struct index *ix)
+uint64_t index_work(const struct index *ix)
 {
-    return ix->climbed;
+    return ix->work;
 }

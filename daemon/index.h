@@ -66,8 +66,9 @@ bool index_resolve(struct index *ix, uint32_t root, struct place *where);
 /* The same for a place of our own, which is there. */
 void index_cover(struct index *ix, struct place *where);
 
-/* Nodes that climbs have passed so far: what deep, narrow trees cost. */
-uint64_t index_climbed(const struct index *ix);
+/* Nodes climbed past and blocks emptied so far: what an operation cost that was not told how much
+ * to do. */
+uint64_t index_work(const struct index *ix);
 
 /* Hold a resolved place; `h` is linked until index_unhold. Moving is hold of the new, then unhold
  * of the old. Depth 0 holds nothing. */

@@ -384,6 +384,7 @@ static void units_empty(struct index *ix, uint32_t from, uint32_t n, bool extras
             extras_drop(ix, from + i);
     }
     ix->cached -= n;
+    ix->work += n;
 }
 
 /* The parent of a leaf that has just gone. */

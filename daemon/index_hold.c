@@ -29,7 +29,7 @@ void held_settle(struct index *ix, uint32_t id, uint32_t before)
         if (node_is_root(node_at(ix, id)) || (before > 0) == (now > 0))
             return;
         id = node_at(ix, id)->parent;
-        ix->climbed++;
+        ix->work++;
         before = held_prefix(ix, id);
         if (now)
             priv_at(ix, id)->held_children++;

@@ -73,7 +73,7 @@ struct index {
 
     uint64_t identity;   /* the last one given */
     uint64_t clock;      /* the last use given */
-    uint64_t climbed;
+    uint64_t work; /* see index_work */
     uint32_t pinned, cached;
 };
 
