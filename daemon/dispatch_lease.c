@@ -27,18 +27,26 @@ static bool lease_room(struct lease *l, uint32_t more)
     return true;
 }
 
-static void append_pages(struct call *c, struct lease *l, const uint32_t *pages, uint32_t n)
+/* The job's pages become the lease's: its array too, if the lease has none. False: no memory. */
+static bool append_pages(struct call *c, struct lease *l, struct job *j)
 {
-    uint32_t shown = n < c->rq->reserve.room ? n : c->rq->reserve.room;
-    if (n == 0) {
-        answer_table(c, l, 0);
-        return;
+    uint32_t n = j->n_pages, shown = n < c->rq->reserve.room ? n : c->rq->reserve.room;
+    if (l->n_pages && !lease_room(l, n))
+        return false;
+    memcpy(call_room(c, c->rq->reserve.arena, shown), j->pages, shown * sizeof *j->pages);
+    if (l->n_pages) {
+        memcpy(l->pages + l->n_pages, j->pages, n * sizeof *j->pages);
+        free(j->pages);
+    } else {
+        free(l->pages);
+        l->pages = j->pages;
+        l->cap_pages = n;
     }
-    memcpy(l->pages + l->n_pages, pages, n * sizeof *pages);
-    memcpy(call_room(c, c->rq->reserve.arena, shown), pages, shown * sizeof *pages);
+    *j = (struct job){0};
     l->n_pages += n;
     lease_count_private(l, n);
     answer_table(c, l, n);
+    return true;
 }
 
 int op_reserve(struct call *c)
@@ -50,6 +58,10 @@ int op_reserve(struct call *c)
     struct lease *l = call_lease(c);
     if (!l)
         return STATUS_ESTALE;
+    if (q->n == 0) {
+        answer_table(c, l, 0);
+        return 0;
+    }
     if (l->final)
         return STATUS_ECONFLICT;
     if (q->n > d->pool.n_blocks)
@@ -57,7 +69,7 @@ int op_reserve(struct call *c)
     if (q->n > (uint64_t)d->pool.n_free + index_idle(d->index))
         return STATUS_ENOSPC;
     c->s->job = (struct job){.op = OP_RESERVE, .request = *c->rq, .left = q->n};
-    c->s->job.pages = malloc((q->n ? q->n : 1) * sizeof(uint32_t));
+    c->s->job.pages = malloc(q->n * sizeof(uint32_t));
     if (!c->s->job.pages)
         return STATUS_ENOSPC;
     return go_on_reserve(c);
@@ -85,14 +97,10 @@ int go_on_reserve(struct call *c)
     if (j->left)
         return STARTED;
     struct lease *l = call_lease(c);
-    if (!l || l->final || !lease_room(l, j->n_pages)) { /* a group mate was faster */
-        dispatch_abandon(d, c->s);
-        return !l ? STATUS_ESTALE : l->final ? STATUS_ECONFLICT : STATUS_ENOSPC;
-    }
-    append_pages(c, l, j->pages, j->n_pages);
-    free(j->pages);
-    *j = (struct job){0};
-    return 0;
+    if (l && !l->final && append_pages(c, l, j))
+        return 0;
+    dispatch_abandon(d, c->s);
+    return !l ? STATUS_ESTALE : l->final ? STATUS_ECONFLICT : STATUS_ENOSPC; /* or a mate was faster */
 }
 
 /* ---- truncate ------------------------------------------------------------------------------ */

@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #define NOBODY UINT32_MAX
 
@@ -21,6 +22,7 @@ struct spaces {
     uint32_t max, top, live;
     uint32_t oldest, youngest; /* dormant */
     uint32_t n_heads;
+    uint64_t seed; /* private, so that nobody can choose descriptions that collide */
     uint32_t *heads; /* 1 + slot, by hash of the key; zero pages cost nothing */
     struct space_private *priv;
 };
@@ -45,8 +47,10 @@ static void end(struct index_space *x)
 
 static uint32_t *head_of(const struct spaces *s, const struct space_key *key)
 {
-    uint64_t seed = key->adapter_id * 0x9e3779b97f4a7c15ull ^ key->adapter_generation;
-    return &s->heads[XXH3_64bits_withSeed(key->tenant, key->tenant_len, seed) & (s->n_heads - 1)];
+    const uint64_t numbers[2] = {key->adapter_id, key->adapter_generation};
+    uint64_t hash = XXH3_64bits_withSeed(numbers, sizeof numbers, s->seed);
+    hash = XXH3_64bits_withSeed(key->tenant, key->tenant_len, hash);
+    return &s->heads[hash & (s->n_heads - 1)];
 }
 
 static struct space_key key_of(const struct index_space *x)
@@ -186,6 +190,10 @@ struct spaces *spaces_new(struct index *index)
     s->max = index_view_of(index)->params.max_spaces;
     s->oldest = s->youngest = NOBODY;
     s->n_heads = 64;
+    if (getrandom(&s->seed, sizeof s->seed, 0) != (ssize_t)sizeof s->seed) {
+        spaces_free(s);
+        return NULL;
+    }
     while (s->n_heads < s->max)
         s->n_heads *= 2;
     s->heads = calloc(s->n_heads, sizeof *s->heads);
