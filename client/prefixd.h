@@ -133,7 +133,7 @@ struct pfx_layout {
 
 struct pfx_options {
     uint32_t size;
-    uint32_t ring_entries;     /* calls under way at once; a power of two from 8 to 4096;
+    uint32_t ring_entries;     /* calls under way at once; a power of two up to 4096;
                                   0: the daemon's default                     */
     const char *socket_path;   /* NULL: $PREFIXD_SOCKET; without that
                                   $XDG_RUNTIME_DIR/prefixd.sock, then
@@ -252,7 +252,8 @@ struct pfx_lookup_args {
     uint32_t size;
     uint32_t flags;            /* PFX_FETCH, PFX_NO_MATCH, PFX_NO_TAIL, PFX_QUIET */
     pfx_space space;
-    uint64_t session;          /* conversation; 0: none (no tail is offered)  */
+    uint64_t session;          /* conversation; 0: none (no tail SNAPSHOT is
+                                  offered; a tail block does not depend on it) */
     const uint32_t *tokens;
     size_t n_tokens;           /* 0: an empty lease                           */
     const struct pfx_extra *extras; /* ascending, disjoint                    */
@@ -282,6 +283,8 @@ struct pfx_snapshot_ref {
                                   is offered where both are at one depth      */
 };
 
+/* matched_tokens + tail_tokens <= max_match. To use a tail: reserve, copy tail_block into the first
+ * reserved block, compute from matched_tokens + tail_tokens on, and write only there. */
 struct pfx_match {
     uint32_t size;
     uint32_t matched_tokens;   /* a multiple of block_tokens, <= max_match    */
@@ -341,8 +344,9 @@ int pfx_truncate(pfx *c, uint64_t lease, uint32_t n_blocks);
 
 /* Append n private blocks to the lease's table, evicting idle ones as needed (never what this
  * lease has matched). All or nothing; `blocks` receives n ids. 0 of them succeed and change
- * nothing. Errors: PFX_ESTALE; PFX_ETOOBIG (n > n_blocks); PFX_ENOSPC; PFX_ECONFLICT while the
- * table has disk-only blocks (fetch or truncate first), and after PFX_FINAL. */
+ * nothing. Errors: PFX_ESTALE; PFX_ETOOBIG (n > n_blocks); PFX_ENOSPC (nothing
+ * tells when blocks become free: retry after a release of yours, or a little later); PFX_ECONFLICT
+ * while the table has disk-only blocks (fetch or truncate first), and after PFX_FINAL. */
 int pfx_reserve(pfx *c, uint64_t lease, uint32_t n, uint32_t *blocks);
 
 struct pfx_insert_args {
@@ -488,7 +492,8 @@ int pfx_submit_snapshot_insert(pfx *c, uint64_t lease, uint32_t slot, uint32_t d
 int pfx_cancel(pfx *c, uint64_t tag);
 
 /* Take up to `max` completions (at least 1) into an array of structs `stride` bytes apart
- * (sizeof, so that it can grow), each with its sizes set; waits for the first up to timeout_ms
+ * (sizeof, so that it can grow), each with its sizes set, anew for every
+ * call (outer and nested); waits for the first up to timeout_ms
  * (0: poll, -1: for ever). Returns how many; 0 when the time is over. At the daemon's death every
  * submitted call completes with PFX_EGONE; when those are taken, this returns PFX_EGONE. */
 int pfx_wait(pfx *c, struct pfx_completion *out, size_t stride, unsigned max,

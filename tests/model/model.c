@@ -1,6 +1,6 @@
 #include "tests/model/model.h"
+#include "tests/harness.h"
 
-#include <check.h>
 #include <string.h>
 
 void model_init(struct model *m, uint32_t block_tokens, uint32_t n_blocks)

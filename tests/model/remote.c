@@ -27,7 +27,7 @@ static void remote_detach(void *self, int conn, bool clean)
 {
     struct remote *x = self;
     uint64_t workers = counters(&x->watcher).workers;
-    ck_assert(clean);
+    REQUIRE(clean);
     worker_close(&x->w[conn]);
     EVENTUALLY(5000 * SLOW, counters(&x->watcher).workers == workers - 1);
 }

@@ -141,12 +141,12 @@ static struct model_ask random_ask(struct run *r)
 
 static void same_match(const struct model_found *want, const struct pfx_match *got)
 {
-    ck_assert_uint_eq(got->matched_tokens, want->matched);
-    ck_assert_uint_eq(got->tail_tokens, want->tail_tokens);
+    REQUIRE_EQ(got->matched_tokens, want->matched);
+    REQUIRE_EQ(got->tail_tokens, want->tail_tokens);
     if (want->tail_tokens)
-        ck_assert_uint_eq(got->tail_block, want->tail_block);
+        REQUIRE_EQ(got->tail_block, want->tail_block);
     for (uint32_t i = 0; i < got->n_blocks; i++)
-        ck_assert_uint_eq(got->blocks[i], want->blocks[i]);
+        REQUIRE_EQ(got->blocks[i], want->blocks[i]);
 }
 
 static void do_lookup(struct run *r)
@@ -163,7 +163,7 @@ static void do_lookup(struct run *r)
     struct model_found want;
     int status = r->b.lookup(r->b.self, conn, &args, &got);
     int lease = model_lookup(&r->m, conn, &ask, &want);
-    ck_assert_int_eq(status, lease < 0 ? lease : 0);
+    REQUIRE_EQ(status, lease < 0 ? lease : 0);
     if (lease < 0)
         return;
     same_match(&want, &got);
@@ -184,12 +184,12 @@ static void do_peek(struct run *r)
     model_find(&r->m, &ask, &want);
     ssize_t status = r->b.peek(r->b.self, conn, &args, &got);
     if (status == PFX_EAGAIN) { /* the reader gave up among collisions: less, never more */
-        ck_assert_uint_le(got.matched_tokens, want.matched);
+        REQUIRE(got.matched_tokens <= want.matched);
         return;
     }
-    ck_assert_int_eq(status, 0);
-    ck_assert_uint_eq(got.matched_tokens, want.matched);
-    ck_assert_uint_eq(got.tail_tokens, want.tail_tokens);
+    REQUIRE_EQ(status, 0);
+    REQUIRE_EQ(got.matched_tokens, want.matched);
+    REQUIRE_EQ(got.tail_tokens, want.tail_tokens);
 }
 
 static void do_reserve(struct run *r)
@@ -206,7 +206,7 @@ static void do_reserve(struct run *r)
     n = n < room || n > r->shape.n_blocks ? n : 0;
     uint32_t blocks[MODEL_BLOCKS + 8];
     int status = r->b.reserve(r->b.self, conn, r->lease[lease], n, blocks);
-    ck_assert_int_eq(status, model_reserve(&r->m, conn, lease, n));
+    REQUIRE_EQ(status, model_reserve(&r->m, conn, lease, n));
     if (status == 0)
         model_take(&r->m, lease, blocks, n);
 }
@@ -219,7 +219,7 @@ static void do_truncate(struct run *r)
     int conn = conn_for(r, lease);
     uint32_t n = dice(r, model_table(&r->m.lease[lease]) + 2);
     int status = r->b.truncate(r->b.self, conn, r->lease[lease], n);
-    ck_assert_int_eq(status, model_truncate(&r->m, conn, lease, n));
+    REQUIRE_EQ(status, model_truncate(&r->m, conn, lease, n));
 }
 
 /* What it writes: mostly what the lease is about, cut or gone on with; sometimes something else. */
@@ -258,13 +258,13 @@ static void do_insert(struct run *r)
     struct pfx_insert_result got = {.size = sizeof got}, want;
     bool stranger = r->m.conn[conn].group != r->m.lease[lease].group;
     int status = r->b.insert(r->b.self, conn, r->lease[lease], &args, ids, &got);
-    ck_assert_int_eq(status, model_insert(&r->m, conn, lease, &k, final, ids_want, &want));
+    REQUIRE_EQ(status, model_insert(&r->m, conn, lease, &k, final, ids_want, &want));
     if (status)
         return;
-    ck_assert(!stranger);
-    ck_assert_uint_eq(got.cached_blocks, want.cached_blocks);
-    ck_assert_uint_eq(got.new_blocks, want.new_blocks);
-    ck_assert_uint_eq(got.duplicate_blocks, want.duplicate_blocks);
+    REQUIRE(!stranger);
+    REQUIRE_EQ(got.cached_blocks, want.cached_blocks);
+    REQUIRE_EQ(got.new_blocks, want.new_blocks);
+    REQUIRE_EQ(got.duplicate_blocks, want.duplicate_blocks);
     ck_assert_mem_eq(ids, ids_want, sizeof ids);
     r->meant[lease] = k;
 }
@@ -276,9 +276,9 @@ static void do_release(struct run *r)
         return;
     int conn = conn_for(r, lease);
     if (r->dead_lease && one_in(r, 8))
-        ck_assert_int_eq(r->b.release(r->b.self, conn, r->dead_lease), PFX_ESTALE);
+        REQUIRE_EQ(r->b.release(r->b.self, conn, r->dead_lease), PFX_ESTALE);
     int status = r->b.release(r->b.self, conn, r->lease[lease]);
-    ck_assert_int_eq(status, model_release(&r->m, conn, lease));
+    REQUIRE_EQ(status, model_release(&r->m, conn, lease));
     if (status == 0)
         r->dead_lease = r->lease[lease];
 }
@@ -287,9 +287,9 @@ static void do_evict(struct run *r)
 {
     uint32_t n = dice(r, 6);
     struct pfx_evicted e;
-    ck_assert_int_eq(r->b.evict(r->b.self, some_conn(r), n, &e), 0);
-    ck_assert_uint_eq(e.removed_blocks, model_evict(&r->m, n));
-    ck_assert_uint_eq(e.freed_blocks, e.removed_blocks);
+    REQUIRE_EQ(r->b.evict(r->b.self, some_conn(r), n, &e), 0);
+    REQUIRE_EQ(e.removed_blocks, model_evict(&r->m, n));
+    REQUIRE_EQ(e.freed_blocks, e.removed_blocks);
 }
 
 static struct pfx_space_desc desc_of(int space)
@@ -306,13 +306,13 @@ static void do_space(struct run *r)
     if (one_in(r, 2)) {
         struct pfx_space_desc d = desc_of(space);
         pfx_space number = 0;
-        ck_assert_int_eq(r->b.space_open(r->b.self, conn, &d, &number), 0);
-        ck_assert(r->space[space] == UINT64_MAX / 2 || r->space[space] == number);
+        REQUIRE_EQ(r->b.space_open(r->b.self, conn, &d, &number), 0);
+        REQUIRE(r->space[space] == UINT64_MAX / 2 || r->space[space] == number);
         r->space[space] = number;
         model_space_open(&r->m, conn, space);
     } else {
         int status = r->b.space_close(r->b.self, conn, r->space[space]);
-        ck_assert_int_eq(status, model_space_close(&r->m, conn, space));
+        REQUIRE_EQ(status, model_space_close(&r->m, conn, space));
     }
 }
 
@@ -322,7 +322,7 @@ static void do_flush(struct run *r)
     if (space > 0 && !r->m.conn[conn].opens[space])
         return;
     pfx_space number = space < 0 ? PFX_ALL_SPACES : r->space[space];
-    ck_assert_int_eq(r->b.flush(r->b.self, conn, number), model_flush(&r->m, space));
+    REQUIRE_EQ(r->b.flush(r->b.self, conn, number), model_flush(&r->m, space));
 }
 
 static const char *const groups[] = {NULL, "g", "g", "h"};
@@ -361,7 +361,7 @@ static void same_counters(struct run *r)
     want.size = 0;
     const uint64_t *a = (const uint64_t *)&got, *b = (const uint64_t *)&want;
     for (size_t i = 0; i < sizeof got / 8; i++)
-        ck_assert_msg(a[i] == b[i], "counter %zu of pfx_stats is %llu, the model says %llu", i,
+        REQUIRE_MSG(a[i] == b[i], "counter %zu of pfx_stats is %llu, the model says %llu", i,
                       (unsigned long long)a[i], (unsigned long long)b[i]);
 }
 
@@ -395,7 +395,7 @@ static void run_random(struct run *r, uint32_t operations)
         }
     same_counters(r);
     struct pfx_stats end = model_stats(&r->m);
-    ck_assert_uint_eq(end.blocks_private + end.blocks_pinned + end.leases, 0);
+    REQUIRE_EQ(end.blocks_private + end.blocks_pinned + end.leases, 0);
     r->b.free(r->b.self);
 }
 

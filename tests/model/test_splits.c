@@ -11,14 +11,14 @@ static struct pfx_match look_for(struct backend *b, const uint32_t *tokens, size
     struct pfx_lookup_args args = {
         .size = sizeof args, .tokens = tokens, .n_tokens = n, .max_match = n};
     struct pfx_match m = {.size = sizeof m};
-    ck_assert_int_eq(b->lookup(b->self, 0, &args, &m), 0);
+    REQUIRE_EQ(b->lookup(b->self, 0, &args, &m), 0);
     b->audit(b->self);
     return m;
 }
 
 static void give_up(struct backend *b, uint64_t lease)
 {
-    ck_assert_int_eq(b->release(b->self, 0, lease), 0);
+    REQUIRE_EQ(b->release(b->self, 0, lease), 0);
     b->audit(b->self);
 }
 
@@ -26,13 +26,13 @@ static void give_up(struct backend *b, uint64_t lease)
 static void insert_path(struct backend *b, const uint32_t *tokens, uint32_t n, uint32_t shared)
 {
     struct pfx_match m = look_for(b, tokens, n);
-    ck_assert_uint_eq(m.n_blocks, shared);
+    REQUIRE_EQ(m.n_blocks, shared);
     uint32_t ids[EDGE];
-    ck_assert_int_eq(b->reserve(b->self, 0, m.lease, n - shared, ids), 0);
+    REQUIRE_EQ(b->reserve(b->self, 0, m.lease, n - shared, ids), 0);
     struct pfx_insert_args args = {.size = sizeof args, .tokens = tokens, .n_written = n};
     struct pfx_insert_result r;
-    ck_assert_int_eq(b->insert(b->self, 0, m.lease, &args, ids, &r), 0);
-    ck_assert_uint_eq(r.new_blocks, n - shared);
+    REQUIRE_EQ(b->insert(b->self, 0, m.lease, &args, ids, &r), 0);
+    REQUIRE_EQ(r.new_blocks, n - shared);
     b->audit(b->self);
     give_up(b, m.lease);
 }
@@ -48,7 +48,7 @@ static uint32_t branch(uint32_t cut, uint32_t *tokens)
 static void found_whole(struct backend *b, const uint32_t *tokens, uint32_t n)
 {
     struct pfx_match m = look_for(b, tokens, n);
-    ck_assert_uint_eq(m.n_blocks, n);
+    REQUIRE_EQ(m.n_blocks, n);
     give_up(b, m.lease);
 }
 
@@ -66,16 +66,16 @@ static void one_order(struct backend *b, const uint32_t *order)
         found_whole(b, other, branch(cut, other));
     struct pfx_stats s;
     b->stats(b->self, &s);
-    ck_assert_uint_eq(s.blocks_idle, POOL);
+    REQUIRE_EQ(s.blocks_idle, POOL);
     struct pfx_evicted e;
     for (uint32_t left = POOL; left; left -= e.removed_blocks) {
-        ck_assert_int_eq(b->evict(b->self, 0, 1 + order[0] % 4, &e), 0);
-        ck_assert_uint_gt(e.removed_blocks, 0);
+        REQUIRE_EQ(b->evict(b->self, 0, 1 + order[0] % 4, &e), 0);
+        REQUIRE(e.removed_blocks > 0);
         b->audit(b->self);
     }
     b->stats(b->self, &s);
-    ck_assert_uint_eq(s.blocks_free, POOL);
-    ck_assert_uint_eq(s.nodes, 0);
+    REQUIRE_EQ(s.blocks_free, POOL);
+    REQUIRE_EQ(s.nodes, 0);
 }
 
 /* The next permutation in lexicographic order; false after the last. */
@@ -110,7 +110,7 @@ START_TEST(b23_5040_split_orders)
         one_order(&b, order);
         orders++;
     } while (next_order(order));
-    ck_assert_uint_eq(orders, 5040);
+    REQUIRE_EQ(orders, 5040);
     b.detach(b.self, 0, true);
     b.free(b.self);
 }
