@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 enum {
@@ -21,6 +22,8 @@ enum {
 };
 
 static_assert(DEVICES_MAX < 64, "a bit each in map_devices");
+
+#define SOCKET_PATH_ROOM sizeof((struct sockaddr_un *)0)->sun_path
 
 /* ---- options ----------------------------------------------------------------------- */
 
@@ -54,11 +57,13 @@ static int options_check(const struct pfx_options *o, struct hello *h)
     if (o->reserved)
         return refuse(PFX_EINVAL, "options: a reserved field is not 0");
     uint32_t n = o->ring_entries;
-    if (n && (n < RING_MIN || n > RING_MAX || (n & (n - 1))))
-        return refuse(PFX_EINVAL, "ring_entries: %u is not a power of two from %d to %d", n,
-                      RING_MIN, RING_MAX);
+    if (n > RING_MAX || (n & (n - 1)))
+        return refuse(PFX_EINVAL, "ring_entries: %u is not a power of two up to %d", n, RING_MAX);
     if (o->arena_bytes > ARENA_MAX)
         return refuse(PFX_EINVAL, "arena_bytes: %u is more than %d", o->arena_bytes, ARENA_MAX);
+    if (o->socket_path && strlen(o->socket_path) >= SOCKET_PATH_ROOM)
+        return refuse(PFX_EINVAL, "socket_path: %s is longer than the %zu bytes of a socket's name",
+                      o->socket_path, SOCKET_PATH_ROOM - 1);
     if (o->name && strlen(o->name) >= sizeof h->name)
         return refuse(PFX_EINVAL, "name: more than 31 bytes");
     if (o->group && strlen(o->group) >= sizeof h->group)
@@ -75,7 +80,7 @@ static void hello_fill(const struct pfx_options *o, uint32_t abi, struct hello *
         .abi = abi,
         .kind = HELLO_WORKER,
         .format = LAYOUT_FORMAT,
-        .ring_entries = o->ring_entries,
+        .ring_entries = o->ring_entries && o->ring_entries < RING_MIN ? RING_MIN : o->ring_entries,
         .arena_bytes = o->arena_bytes && o->arena_bytes < ARENA_MIN ? ARENA_MIN : o->arena_bytes,
     };
     if (o->name)
@@ -298,6 +303,8 @@ static int attach(struct pfx *c, const struct pfx_options *o, const struct hello
     if (status)
         return status;
     geometry_fill(c, &w);
+    if (o->ring_entries)
+        c->ring_entries = o->ring_entries; /* the ring may be larger than what was asked for */
     c->has_mates = o->group && o->group[0];
     c->spin_ns = (o->spin_us ? o->spin_us : w.spin_us) * 1000ull;
     return calls_init(c) ? 0 : refuse(PFX_EAGAIN, "there is no memory for another connection");
@@ -365,5 +372,8 @@ void pfx_close(pfx *c)
 
 const char *pfx_why(const pfx *c)
 {
+    if (c && check_here(c))
+        return "this connection belongs to the process that opened it, not to a forked child; open "
+               "one here";
     return c ? c->why : refuse_why();
 }

@@ -6,6 +6,8 @@
  * records, stand in line behind another on its lease, or look before it sends. Hence:
  *
  *   - while a call is midway through its pieces, later ones do not start: they would see half;
+ *   - while a call stands in line behind another on its lease, later ones on other leases do not
+ *     start: a reserve may count on the room that a release gives back;
  *   - a lookup does not walk while an earlier insert is unfinished: it would not see it;
  *   - what cannot go on is stalled, in the order of the calls, but midway ones first;
  *   - a finished call is delivered only when every earlier one is, or has been passed: the daemon
@@ -126,9 +128,17 @@ void call_midway(struct pfx *c, struct call *call, bool midway)
     call->midway = midway;
 }
 
+static void call_behind(struct pfx *c, struct call *call, bool behind)
+{
+    if (call->behind != behind)
+        c->n_behind += behind ? 1 : -1u;
+    call->behind = behind;
+}
+
 void call_finish(struct pfx *c, struct call *call, int status)
 {
     call_midway(c, call, false);
+    call_behind(c, call, false);
     if (call->listed && call->op == OP_INSERT)
         c->n_inserts--;
     if (call->state == CALL_STALLED)
@@ -208,13 +218,36 @@ static bool waits_for_insert(const struct pfx *c, const struct call *call)
     return false;
 }
 
+static bool may_be_late(const struct pfx *c, const struct call *call)
+{
+    return c->geometry.n_disk_blocks && (call->op == OP_FETCH || call->op == OP_RESERVE);
+}
+
+/* ... nor may any call overtake one in line: a reserve counts on the release submitted before it.
+ * Only behind a head that may wait for the disk are calls as late as that one. */
+static bool waits_for_line(const struct pfx *c, const struct call *call)
+{
+    if (c->n_behind == 0)
+        return false;
+    const struct call *other;
+    TAILQ_FOREACH (other, &c->pending, link) {
+        if (other == call)
+            return false;
+        if (other->behind && !may_be_late(c, TAILQ_FIRST(&other->lease->line)))
+            return true;
+    }
+    return false;
+}
+
 static bool may_go(const struct pfx *c, const struct call *call)
 {
-    return call->midway || (c->n_midway == 0 && !waits_for_insert(c, call));
+    return call->midway ||
+           (c->n_midway == 0 && !waits_for_insert(c, call) && !waits_for_line(c, call));
 }
 
 void call_begin(struct pfx *c, struct call *call)
 {
+    call_behind(c, call, false);
     if (c->gone)
         call_finish(c, call, PFX_EGONE);
     else if (call->lease && call->lease->late && call->op != OP_RELEASE)
@@ -237,6 +270,7 @@ static void call_start(struct pfx *c, struct call *call)
     }
     TAILQ_INSERT_TAIL(&call->lease->line, call, line);
     call->in_line = true;
+    call_behind(c, call, TAILQ_FIRST(&call->lease->line) != call);
     line_next(c, call->lease);
 }
 
@@ -309,6 +343,15 @@ void calls_deliver(struct pfx *c)
 
 /* ---- the two ways to make a call --------------------------------------------------------- */
 
+int call_fail(struct pfx *c, const struct call *call)
+{
+    if (call->op == OP_LOOKUP)
+        return fail_space(c, call->status, call->look.space);
+    if (call->op == OP_SPACE_CLOSE)
+        return fail_space(c, call->status, call->request.space.space);
+    return fail(c, call->status, NULL);
+}
+
 int call_run(struct pfx *c, struct call *call)
 {
     call->synchronous = true;
@@ -331,17 +374,21 @@ int call_run(struct pfx *c, struct call *call)
         over = !channel_await(c, until);
     }
     int status = call->status;
+    if (status < 0)
+        (void)call_fail(c, call);
     call_free(c, call);
     channel_leave(c);
-    return status < 0 ? fail(c, status, NULL) : status;
+    return status;
 }
 
 /* The caller may reuse its arrays when submit returns, and a later step may need them. */
 static bool copy_query(struct call *call)
 {
     struct index_query *q = &call->query;
-    if (q->n_tokens == 0)
+    if (q->n_tokens == 0) {
+        q->n_extras = 0; /* they touch nothing, and are not copied */
         return true;
+    }
     size_t tokens = (q->n_tokens * 4 + 7) & ~(size_t)7;
     size_t extras = q->n_extras * sizeof *q->extras;
     call->copy = malloc(tokens + extras);

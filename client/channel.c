@@ -6,6 +6,7 @@
  */
 #include "client/client.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -77,9 +78,12 @@ void channel_die(struct pfx *c)
 void channel_drain(struct pfx *c)
 {
     uint8_t bytes[8];
-    for (int i = 0; i < 64; i++)
-        if (recv(c->fd, bytes, sizeof bytes, MSG_DONTWAIT) <= 0)
-            return;
+    ssize_t n = 1;
+    for (int i = 0; i < 64 && n > 0; i++)
+        n = recv(c->fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    /* Another error: the descriptor is no longer ours, because the program closed it. */
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+        channel_die(c);
 }
 
 static short channel_poll(struct pfx *c, short events, int ms)

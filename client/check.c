@@ -1,12 +1,23 @@
 /* Arguments, checked before anything is sent. */
 #include "client/client.h"
 
+#include <stdio.h>
+
 enum { STRUCT_MAX = 4096 }; /* no struct of a later version is larger than that */
 
 int fail(struct pfx *c, int status, const char *why)
 {
     c->why = why ? why : pfx_strerror(status);
     return status;
+}
+
+int fail_space(struct pfx *c, int status, uint64_t space)
+{
+    if (status != PFX_ENOENT)
+        return fail(c, status, NULL);
+    snprintf(c->space_why, sizeof c->space_why, "space %llu is not open on this connection",
+             (unsigned long long)space);
+    return fail(c, status, c->space_why);
 }
 
 int check_here(const struct pfx *c)

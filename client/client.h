@@ -143,7 +143,7 @@ extern const struct method methods[OP_COUNT];
 /* Of a forgotten lookup or fetch. */
 enum cancel_state { CANCEL_NONE, CANCEL_SENT, CANCEL_DONE, CANCEL_FAILED };
 
-/* A lookup on its way. */
+/* A lookup, or a fetch, on its way. */
 struct looking {
     uint64_t space, session;
     uint32_t flags;             /* PFX_FETCH .. */
@@ -158,6 +158,7 @@ struct looking {
     uint64_t opening;           /* the lease that the daemon has opened for it */
     struct lease *fresh;        /* becomes ours for that one                   */
     bool granted;
+    int32_t outcome; /* of a fetch */
     struct completion_lookup got;
 };
 
@@ -187,6 +188,7 @@ struct call {
     uint8_t cancel;
     bool synchronous, forgotten, in_line;
     bool listed; /* in pfx.pending or .done */
+    bool behind; /* another one in its line: counted in pfx.n_behind */
     bool more;   /* its record is not the last: build says so  */
     bool midway; /* such a record is out: counted in pfx.n_midway */
     uint64_t order;         /* of calls, as they were started */
@@ -218,6 +220,7 @@ struct call {
 
 struct call *call_new(struct pfx *c, enum opcode op);
 struct call *call_find(const struct pfx *c, uint32_t tag);
+int call_fail(struct pfx *c, const struct call *call); /* as fail, for one that has ended */
 void call_free(struct pfx *c, struct call *call);
 
 /* Start it, wait for it, free it: what a synchronous call returns. */
@@ -251,6 +254,7 @@ void call_give_back(struct pfx *c, uint64_t lease);
 struct pfx {
     const uint32_t *here; /* 1, but 0 in a forked child: a page that is wiped there */
     const char *why;
+    char space_why[64]; /* what `why` may point to */
     uint64_t timeout_ns, spin_ns;
     struct pfx_geometry geometry;
 
@@ -284,7 +288,8 @@ struct pfx {
     uint32_t tag_mask, next_tag;
     uint32_t sequence, answered;      /* of the last record posted; newest answered */
     uint32_t in_flight, n_submitted;  /* records out; asynchronous calls not handed out */
-    uint32_t n_midway, n_inserts; /* asynchronous inserts that are not finished */
+    uint32_t n_midway, n_behind;
+    uint32_t n_inserts; /* asynchronous ones that are not finished */
     uint64_t next_order;
     struct call_list free, pending, stalled, done, handed;
 
@@ -332,6 +337,9 @@ struct piece {
 enum step piece_build(struct pfx *c, struct call *call, uint32_t at, uint32_t total,
                       struct piece *piece);
 
+/* No block from token `from` on has more extras than a piece holds. */
+bool pieces_fit(const struct pfx *c, const struct index_query *q, uint64_t from);
+
 /* Ask where a lease holds; the answer's place goes to take_place. */
 void build_where(struct call *call, uint64_t lease);
 void take_place(struct lease *l, struct place where);
@@ -351,6 +359,8 @@ uint32_t lookup_multiple(const struct pfx *c, uint32_t match_multiple);
 
 /* Remember why a call of this connection failed: NULL stands for the status's own sentence. */
 int fail(struct pfx *c, int status, const char *why);
+/* The same for a call on a space: PFX_ENOENT names it. */
+int fail_space(struct pfx *c, int status, uint64_t space);
 
 int check_here(const struct pfx *c);
 int check_in(struct pfx *c, const void *in, size_t known);

@@ -33,7 +33,7 @@ static void hand_out(struct pfx *c, struct call *call, struct pfx_completion *to
     if (matched && (call->op == OP_LOOKUP || call->op == OP_FETCH))
         to->match = call->own_match;
     if (call->status < 0) {
-        (void)fail(c, call->status, NULL);
+        (void)call_fail(c, call);
         return;
     }
     if (call->op == OP_INSERT)

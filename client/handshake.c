@@ -2,6 +2,7 @@
  * The control socket: find the daemon, say HELLO, take WELCOME and the descriptors that come along.
  */
 #include "client/attach.h"
+#include "shm/socket_path.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -11,10 +12,8 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
-#include <sys/un.h>
-#include <unistd.h>
 
-static _Thread_local char open_why[512];
+static _Thread_local char open_why[768];
 
 int refuse(int status, const char *format, ...)
 {
@@ -32,61 +31,60 @@ const char *refuse_why(void)
 
 /* ---- the socket --------------------------------------------------------------------- */
 
-static int no_daemon(const char *path, const char *cause)
-{
-    return refuse(PFX_EGONE,
-                  "no daemon answers at %s (%s); start one with `prefixd --socket %s`, or name the "
-                  "socket of a running one in socket_path or $PREFIXD_SOCKET",
-                  path, cause, path);
-}
-
-/* Connect with a time limit: a stopped daemon's backlog may be full. */
-static int socket_connect(struct pfx *c, const char *path, uint64_t timeout_ns)
+/* Connect with a time limit: a stopped daemon's backlog may be full. PFX_EGONE and PFX_EACCES leave
+ * the sentence to the caller, and errno. */
+static int socket_connect(struct pfx *c, const char *path)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
     if (strlen(path) >= sizeof to.sun_path)
         return refuse(PFX_EINVAL, "socket_path: %s is longer than the %zu bytes of a socket's name",
                       path, sizeof to.sun_path - 1);
     memcpy(to.sun_path, path, strlen(path));
+    if (c->fd >= 0)
+        close(c->fd);
     c->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (c->fd < 0)
-        return refuse(PFX_EAGAIN, "no socket can be made: %s", strerror(errno));
-    struct timeval limit = {.tv_sec = (time_t)(timeout_ns / 1000000000u),
-                            .tv_usec = (suseconds_t)(timeout_ns % 1000000000u / 1000u)};
+        return refuse(PFX_EAGAIN, "no socket can be made: %s%s", strerror(errno),
+                      errno == EMFILE ? "; raise the descriptor limit (ulimit -n)" : "");
+    struct timeval limit = {.tv_sec = (time_t)(c->timeout_ns / 1000000000u),
+                            .tv_usec = (suseconds_t)(c->timeout_ns % 1000000000u / 1000u)};
     (void)setsockopt(c->fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     if (connect(c->fd, (const struct sockaddr *)&to, sizeof to) == 0)
         return 0;
     switch (errno) {
     case EACCES:
     case EPERM:
-        return refuse(PFX_EACCESS, "%s may not be opened by this user", path);
+        return PFX_EACCESS;
     case EAGAIN:
     case EINTR:
         return refuse(PFX_ETIMEDOUT, "the daemon at %s does not answer: it is stopped or stuck",
                       path);
     default:
-        return no_daemon(path, strerror(errno));
+        return PFX_EGONE;
     }
 }
 
-/* Where the caller or the environment says, and nowhere else; else where a daemon of this user or
- * of the system listens, whichever is there. */
 int socket_open(struct pfx *c, const struct pfx_options *o)
 {
-    const char *path = o->socket_path ? o->socket_path : secure_getenv("PREFIXD_SOCKET");
-    const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
-    char own[256];
-    if (path && path[0])
-        return socket_connect(c, path, c->timeout_ns);
-    if (runtime && runtime[0]) {
-        snprintf(own, sizeof own, "%s/prefixd.sock", runtime);
-        int status = socket_connect(c, own, c->timeout_ns);
-        if (status != PFX_EGONE)
+    struct socket_paths paths;
+    char tried[2 * SOCKET_PATH_MAX + 160] = "", remedy[SOCKET_PATH_MAX + 80];
+    int status = PFX_EGONE;
+    socket_paths(&paths, o->socket_path);
+    for (unsigned i = 0; i < paths.n; i++) {
+        size_t used = strlen(tried);
+        status = socket_connect(c, paths.at[i]);
+        if (status != PFX_EGONE && status != PFX_EACCESS)
             return status;
-        close(c->fd);
-        c->fd = -1;
+        snprintf(tried + used, sizeof tried - used, "%s%s (%s)", i ? " nor at " : "", paths.at[i],
+                 strerror(errno));
     }
-    return socket_connect(c, "/run/prefixd/prefixd.sock", c->timeout_ns);
+    if (status == PFX_EACCESS && paths.n == 1)
+        return refuse(status, "%s may not be opened by this user", paths.at[0]);
+    socket_remedy(&paths, remedy, sizeof remedy);
+    return refuse(status,
+                  "no daemon answers at %s; %s, or name the socket of a running one in socket_path "
+                  "or $PREFIXD_SOCKET",
+                  tried, remedy);
 }
 
 /* ---- WELCOME -------------------------------------------------------------------------- */
@@ -133,7 +131,8 @@ static int welcome_receive(struct pfx *c, struct welcome *w, struct received *r)
     ssize_t n = recvmsg(c->fd, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     bool right = n >= 0 && take_fds(&m, r);
     if (n < 0 && errno == EMFILE)
-        return refuse(PFX_EAGAIN, "this process has no file descriptor left");
+        return refuse(PFX_EAGAIN, "this process has no file descriptor left; raise the limit "
+                                  "(ulimit -n)");
     if (n <= 0)
         return refuse(PFX_EGONE, "the daemon hung up instead of answering; its log says why");
     if ((size_t)n < offsetof(struct welcome, ring_entries) || w->magic != HELLO_MAGIC)
@@ -141,9 +140,11 @@ static int welcome_receive(struct pfx *c, struct welcome *w, struct received *r)
     if (w->abi != PFX_ABI_VERSION)
         return refuse(PFX_EVERSION, "the daemon speaks ABI %u, this library %u", w->abi,
                       PFX_ABI_VERSION);
+    if (m.msg_flags & MSG_CTRUNC)
+        return refuse(PFX_EAGAIN, "this process has no room for the daemon's descriptors; raise "
+                                  "the limit (ulimit -n)");
     if (!right || (size_t)n != sizeof *w)
-        return refuse(PFX_EVERSION, "the daemon's answer has an unknown shape, or this process has "
-                                    "no room for its descriptors");
+        return refuse(PFX_EVERSION, "the daemon's answer has an unknown shape");
     w->why[sizeof w->why - 1] = 0;
     if (w->status < 0)
         return refuse(w->status, "%s", w->why[0] ? w->why : pfx_strerror(w->status));

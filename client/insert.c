@@ -70,6 +70,10 @@ enum step insert_build(struct pfx *c, struct call *call)
             call->status = PFX_ECONFLICT;
             return STEP_DONE;
         }
+        if (agrees > 0 && !pieces_fit(c, &call->query, held)) { /* before the first is in */
+            call->status = PFX_ETOOBIG;
+            return STEP_DONE;
+        }
         i->agreed = agrees > 0;
         l->known = agrees > 0;
     }

@@ -262,9 +262,11 @@ enum step lookup_take(struct pfx *c, struct call *call, const struct wire_comple
         return lookup_granted(c, call);
     }
     switch (answer->status) {
-    case ANSWER_RETRY:
+    case ANSWER_RETRY: /* if a slow one: a flush came between, and its lease is gone */
         k->slow = ++k->tries >= FAST_TRIES;
-        return STEP_SEND;
+        k->opening = 0;
+        k->at = 0;
+        return k->tries < ALL_TRIES ? STEP_SEND : give_up(c, call, PFX_EAGAIN);
     case ANSWER_MORE:
         k->opening = answer->lease;
         k->at += k->piece;
@@ -282,7 +284,10 @@ enum step lookup_take(struct pfx *c, struct call *call, const struct wire_comple
 enum step fetch_build(struct pfx *c, struct call *call)
 {
     (void)c;
-    call->request = (struct request){.op = OP_FETCH, .lease = call->lease_id};
+    if (call->look.granted)
+        build_where(call, call->lease_id);
+    else
+        call->request = (struct request){.op = OP_FETCH, .lease = call->lease_id};
     return STEP_SEND;
 }
 
@@ -291,17 +296,27 @@ enum step fetch_build(struct pfx *c, struct call *call)
 enum step fetch_take(struct pfx *c, struct call *call, const struct wire_completion *answer)
 {
     struct lease *l = call->lease;
-    if (answer->status < 0 && answer->status != PFX_EIO)
+    struct looking *k = &call->look;
+    if (answer->status < 0 && (answer->status != PFX_EIO || k->granted))
         return STEP_DONE;
-    if (!lease_room(l, answer->lookup.where.depth, c->geometry.n_disk_blocks > 0)) {
+    if (!k->granted) {
+        k->granted = true;
+        k->got = answer->lookup;
+        k->outcome = answer->status;
+    } else { /* its place had moved: where it is now, which may be deeper by its inserts */
+        k->got.where = answer->table.where;
+        k->got.where.depth = smaller(k->got.where.depth, answer->table.matched);
+    }
+    if (!lease_room(l, k->got.where.depth, c->geometry.n_disk_blocks > 0)) {
         call->status = PFX_EAGAIN;
         return STEP_DONE;
     }
-    if (!match_read(c, l, &answer->lookup, call->match)) { /* its place has moved: ask again */
+    if (!match_read(c, l, &k->got, call->match)) {
         call->status = PFX_EAGAIN;
-        return ++call->look.tries < ALL_TRIES ? STEP_SEND : STEP_DONE;
+        return ++k->tries < ALL_TRIES ? STEP_SEND : STEP_DONE;
     }
+    call->status = k->outcome;
     l->keep = true;
-    l->matched = answer->lookup.where.depth;
+    l->matched = k->got.where.depth;
     return STEP_DONE;
 }

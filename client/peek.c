@@ -14,7 +14,7 @@ static int peek_check(struct pfx *c, uint64_t space)
     channel_look(c);
     if (c->gone)
         return fail(c, PFX_EGONE, NULL);
-    return space_is_open(c, space) ? 0 : fail(c, PFX_ENOENT, NULL);
+    return space_is_open(c, space) ? 0 : fail_space(c, PFX_ENOENT, space);
 }
 
 ssize_t pfx_peek(pfx *c, pfx_space space, const uint32_t *tokens, size_t n_tokens)
@@ -33,7 +33,7 @@ ssize_t pfx_peek(pfx *c, pfx_space space, const uint32_t *tokens, size_t n_token
     const struct index_query query = {.tokens = tokens, .n_tokens = longest};
     struct index_found found = {0};
     if (!index_walk(&c->index, space, &query, longest / bt, &found))
-        return fail(c, PFX_ENOENT, NULL);
+        return fail_space(c, PFX_ENOENT, space);
     return (ssize_t)found.where.depth * bt;
 }
 
@@ -107,7 +107,7 @@ int pfx_peek_full(pfx *c, const struct pfx_lookup_args *args, struct pfx_peeked 
         return 0;
     }
     status = peek_walk(c, args, out);
-    return status ? fail(c, status, NULL) : 0;
+    return status ? fail_space(c, status, args->space) : 0;
 }
 
 /* Both structs have the counters in the order of the one table in shm/stats.h. */

@@ -33,12 +33,35 @@ static uint64_t token_bytes(uint32_t n)
     return ((uint64_t)n * 4 + 7) & ~7ull;
 }
 
+static uint64_t piece_bytes(const struct pfx *c)
+{
+    return smaller(PIECE_BYTES, c->out.bytes / 2 & ~7u);
+}
+
+/* Of the extras that touch one block, all but the first start in it: so it has too many if, after
+ * one that ends in the block, the one by which it would be too many still starts there. */
+bool pieces_fit(const struct pfx *c, const struct index_query *q, uint64_t from)
+{
+    uint64_t bt = c->geometry.layout.block_tokens;
+    for (size_t i = extras_after(q, from); i < q->n_extras; i++) {
+        const struct wire_extra *x = &q->extras[i];
+        uint64_t block = (x->at + x->len - 1) / bt * bt;
+        if (x->at >= q->n_tokens || block >= q->n_tokens)
+            return true;
+        uint32_t n = smaller(bt, q->n_tokens - block);
+        size_t most = (piece_bytes(c) - token_bytes(n)) / sizeof *x;
+        if (q->n_extras - i > most && q->extras[i + most].at < block + n)
+            return false;
+    }
+    return true;
+}
+
 enum step piece_build(struct pfx *c, struct call *call, uint32_t at, uint32_t total,
                       struct piece *piece)
 {
     const struct index_query *q = &call->query;
     uint32_t bt = c->geometry.layout.block_tokens;
-    uint64_t most = smaller(PIECE_BYTES, c->out.bytes / 2 & ~7u);
+    uint64_t most = piece_bytes(c);
     uint32_t n = total - at;
     if (n > piece_most(bt))
         n = piece_most(bt);

@@ -59,8 +59,8 @@ static bool make_region(struct daemon *d, struct geometry *g, char *why, size_t 
     if (rc == 0)
         rc = segment_create(&d->index_segment, SEGMENT_INDEX, SEGMENT_DAEMON, g->plan.bytes);
     if (rc) {
-        snprintf(why, n_why, "%s: the index of %u blocks could not be made: %s", size_option(d),
-                 g->n_blocks, strerror(-rc));
+        snprintf(why, n_why, "%s: the index of %u blocks could not be made: %s; %s", size_option(d),
+                 g->n_blocks, strerror(-rc), segment_remedy(rc));
         return false;
     }
     d->header = d->index_segment.base;
@@ -89,7 +89,7 @@ static bool make_devices(struct daemon *d, const struct geometry *g, char *why, 
                                      .huge_pages = d->options->huge_pages,
                                      .numa_node = d->options->numa_node};
     for (uint32_t i = 0; i < g->layout.n_devices; i++) {
-        char note[512], cause[160];
+        char note[512], cause[240];
         d->devices[i] = device_create(&want, cause, sizeof cause, note, sizeof note);
         if (!d->devices[i]) {
             snprintf(why, n_why, "%s: %s", size_option(d), cause);
@@ -147,9 +147,11 @@ int daemon_carve(struct daemon *d, const struct wire_layout *layout, char *why, 
     d->carved = true;
     daemon_publish(d);
     shm_store_release(&d->header->ready, 1); /* this must be last: tools may look now */
-    log_info("pool: %u blocks of %u tokens and %llu bytes, %u slots, %u device%s of %llu MiB",
-             d->n_blocks, d->layout.block_tokens, (unsigned long long)d->layout.block_bytes,
-             d->n_slots, d->layout.n_devices, d->layout.n_devices == 1 ? "" : "s",
-             (unsigned long long)(g.pool_bytes >> 20));
+    bool small = g.pool_bytes < 1 << 20;
+    log_info("pool: %u block%s of %u token%s and %llu bytes, %u slot%s, %u device%s of %llu %s",
+             d->n_blocks, PLURAL(d->n_blocks), d->layout.block_tokens,
+             PLURAL(d->layout.block_tokens), (unsigned long long)d->layout.block_bytes, d->n_slots,
+             PLURAL(d->n_slots), d->layout.n_devices, PLURAL(d->layout.n_devices),
+             (unsigned long long)(g.pool_bytes >> (small ? 10 : 20)), small ? "KiB" : "MiB");
     return 0;
 }

@@ -8,20 +8,15 @@
 
 #include "daemon/daemon.h"
 #include "daemon/log.h"
+#include "shm/socket_path.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 enum { EXIT_OPTION = 2, EXIT_BUSY = 1 };
-
-static const char DEFAULT_DIRECTORY[] = "/run/prefixd/";
 
 struct lock_path {
     char text[sizeof((struct options *)0)->socket + sizeof ".lock"];
@@ -90,18 +85,35 @@ static bool clear_path(const struct daemon *d)
 
 static int refuse_path(const struct daemon *d, int error)
 {
-    log_error("--socket %s: it cannot be made: %s", d->options->socket,
+    log_error("--socket %s: it cannot be made: %s%s", d->options->socket,
               error == EEXIST       ? "a file that is no socket is there; remove it"
               : error == EADDRINUSE ? "another program listens there"
-                                    : strerror(error));
+                                    : strerror(error),
+              error == EMFILE ? "; " RAISE_DESCRIPTORS : "");
+    return EXIT_OPTION;
+}
+
+/* The lock could not be made, or the system's directory for it (`of_directory`). */
+static int refuse_lock(const char *path, const char *lock, bool system, int of_directory, int error)
+{
+    const char *remedy = system ? "give --socket, or set PREFIXD_SOCKET or XDG_RUNTIME_DIR"
+                                : "give --socket a path where this user may make files";
+    if (error == EMFILE)
+        remedy = RAISE_DESCRIPTORS;
+    if (error == ENOENT && of_directory)
+        log_error("--socket %s: its directory %s cannot be made: %s; %s", path,
+                  SYSTEM_SOCKET_DIRECTORY, strerror(of_directory), remedy);
+    else
+        log_error("--socket %s: its lock %s cannot be made: %s; %s", path, lock, strerror(error),
+                  remedy);
     return EXIT_OPTION;
 }
 
 int control_lock(struct daemon *d)
 {
     const char *path = d->options->socket;
-    if (strncmp(path, DEFAULT_DIRECTORY, sizeof DEFAULT_DIRECTORY - 1) == 0)
-        (void)mkdir(DEFAULT_DIRECTORY, 0755); /* if it fails, the open below says why */
+    bool system = strncmp(path, SYSTEM_SOCKET_DIRECTORY "/", sizeof SYSTEM_SOCKET_DIRECTORY) == 0;
+    int of_directory = system && mkdir(SYSTEM_SOCKET_DIRECTORY, 0755) ? errno : 0;
 
     struct lock_path lock = lock_path(d);
     int fd = open_lock(lock.text);
@@ -109,10 +121,8 @@ int control_lock(struct daemon *d)
         log_error("another prefixd serves %s; stop it, or give --socket another path", path);
         return EXIT_BUSY;
     }
-    if (fd < 0) {
-        log_error("--socket %s: its lock %s cannot be made: %s", path, lock.text, strerror(-fd));
-        return EXIT_OPTION;
-    }
+    if (fd < 0)
+        return refuse_lock(path, lock.text, system, of_directory, -fd);
     d->lock_fd = fd;
     return clear_path(d) ? 0 : refuse_path(d, errno);
 }

@@ -23,7 +23,8 @@ enum { EXIT_TROUBLE = 1, EXIT_OPTION = 2, FDS_A_WORKER = 2, FDS_OF_OURS = 128 };
 
 static int trouble(const char *what)
 {
-    log_error("%s: %s", what, strerror(errno));
+    log_error("%s: %s%s", what, strerror(errno),
+              errno == EMFILE ? "; " RAISE_DESCRIPTORS : "");
     return EXIT_TROUBLE;
 }
 
@@ -72,6 +73,7 @@ static int start_signals(struct daemon *d)
 
 static int start_basics(struct daemon *d)
 {
+    raise_descriptor_limit(d->options);
     d->scratch = malloc(PIECE_BYTES);
     d->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     d->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -80,8 +82,19 @@ static int start_basics(struct daemon *d)
     while (d->epoch == 0)
         if (getrandom(&d->epoch, sizeof d->epoch, 0) != (ssize_t)sizeof d->epoch)
             return trouble("random numbers");
-    raise_descriptor_limit(d->options);
     return start_signals(d);
+}
+
+/* The blocks were given in two ways, and the smaller one counts. */
+static void say_unused_bytes(const struct daemon *d)
+{
+    const struct options *o = d->options;
+    uint64_t used = (d->n_blocks * d->block_stride + d->n_slots * d->slot_stride) *
+                    d->layout.n_devices;
+    if (o->blocks && o->bytes >= used + d->block_stride * d->layout.n_devices)
+        log_warning("--bytes %llu is only a limit beside --blocks %u, which take %llu bytes of it; "
+                    "leave one of the two away",
+                    (unsigned long long)o->bytes, o->blocks, (unsigned long long)used);
 }
 
 static int start_cache(struct daemon *d)
@@ -92,8 +105,10 @@ static int start_cache(struct daemon *d)
                  (unsigned long long)d->options->bytes);
         return 0;
     }
-    if (daemon_carve(d, &d->options->layout, why, sizeof why) == 0)
+    if (daemon_carve(d, &d->options->layout, why, sizeof why) == 0) {
+        say_unused_bytes(d);
         return 0;
+    }
     log_error("%s", why);
     return EXIT_OPTION;
 }
@@ -126,7 +141,9 @@ int daemon_start(struct daemon *d, const struct options *options)
     log_info("prefixd %s serves %s, epoch %016llx", PREFIXD_VERSION, options->socket,
              (unsigned long long)d->epoch);
     printf("ready %s\n", options->socket);
-    (void)fflush(stdout);
+    if (fflush(stdout))
+        log_warning("the line `ready %s` could not be written to standard output: %s",
+                    options->socket, strerror(errno));
     notify_systemd("READY=1");
     return 0;
 }

@@ -22,6 +22,8 @@ const char *log_level_name(unsigned level); /* NULL past the last */
 
 void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+#define PLURAL(n) ((n) == 1 ? "" : "s")
+
 #define log_error(...) log_line(LOG_AT_ERROR, __VA_ARGS__)
 #define log_warning(...) log_line(LOG_AT_WARNING, __VA_ARGS__)
 #define log_info(...) log_line(LOG_AT_INFO, __VA_ARGS__)

@@ -135,6 +135,6 @@ int daemon_run(struct daemon *d)
             lively = nap(d);
         }
     }
-    log_info("stopping: %u workers attached", d->n_sessions);
+    log_info("stopping: %u worker%s attached", d->n_sessions, PLURAL(d->n_sessions));
     return 0;
 }

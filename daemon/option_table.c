@@ -34,7 +34,7 @@ static const struct row rows[] = {
      "where pages live; this build has the host's memory only", OTHER(set_device)},
     {"bytes", "SIZE", NULL, "as the other options say; 64M without any",
      "usable bytes of the pool, all devices together; alone, the first worker's layout decides how "
-     "they are cut", SIZE(bytes, 1)},
+     "they are cut; beside --blocks only a limit", SIZE(bytes, 1)},
     {"blocks", "N", NULL, "what --bytes holds; 1024 without",
      "blocks of the pool", COUNT(blocks, 1, BLOCKS_MAX)},
     {"block-tokens", "N", "16", NULL,
@@ -146,7 +146,7 @@ void print_help(void)
         print_line(left, text);
     }
     print_line("--version", "print the version and stop");
-    print_line("--help", "print this and stop");
+    print_line("--help, -h", "print this and stop");
     printf("\nSIZE is in bytes and takes K, M, G or T. Policies:\n");
     for (unsigned i = 0; policy_at(i); i++)
         print_line(policy_at(i)->name, policy_at(i)->help);

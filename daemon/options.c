@@ -2,6 +2,7 @@
 
 #include "daemon/geometry.h"
 #include "daemon/option_table.h"
+#include "shm/socket_path.h"
 
 #include <errno.h>
 #include <ini.h>
@@ -142,20 +143,14 @@ static bool set_presets(struct reading *r)
 
 static int choose_socket(struct reading *r)
 {
-    const char *environment = getenv("PREFIXD_SOCKET"), *directory = getenv("XDG_RUNTIME_DIR");
-    char path[512];
+    struct socket_paths paths;
     if (row_given(r, "socket"))
         return OPTIONS_RUN;
-    if (environment && *environment)
-        snprintf(path, sizeof path, "%s", environment);
-    else if (directory && *directory)
-        snprintf(path, sizeof path, "%s/prefixd.sock", directory);
-    else
-        snprintf(path, sizeof path, "/run/prefixd/prefixd.sock");
+    socket_paths(&paths, NULL);
     const struct row *row = row_find("socket", strlen("socket"));
-    if (row->set(r, row, path))
+    if (row->set(r, row, paths.at[0]))
         return OPTIONS_RUN;
-    fprintf(stderr, "prefixd: %s: %s; give --socket\n", path, r->why.text);
+    fprintf(stderr, "prefixd: %s: %s; give --socket\n", paths.at[0], r->why.text);
     return 2;
 }
 
@@ -184,13 +179,16 @@ int options_read(struct options *o, int argc, char **argv)
     *o = (struct options){0};
     struct reading r = {.o = o};
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
             print_help();
         else if (strcmp(argv[i], "--version") == 0)
             printf("prefixd %s\n", PREFIXD_VERSION);
         else
             continue;
-        return fflush(stdout) ? 1 : 0;
+        if (fflush(stdout) == 0 && !ferror(stdout))
+            return 0;
+        fprintf(stderr, "prefixd: the output could not be written: %s\n", strerror(errno));
+        return 1;
     }
     if (!set_presets(&r))
         return bad(r.why.text);

@@ -210,7 +210,7 @@ static int check_layout(struct daemon *d, const struct hello *h, char *why, size
         return daemon_carve(d, &h->layout, why, n);
     snprintf(why, n,
              "the daemon (--bytes alone) waits for the first worker's layout, and this worker "
-             "brings none");
+             "brings none; set pfx_options.layout, or start the daemon with --blocks");
     return STATUS_EMISMATCH;
 }
 

@@ -164,8 +164,8 @@ struct device *device_create(const struct device_want *want, char *why, size_t n
     struct device *dev = calloc(1, sizeof *dev);
     int rc = dev ? create_segment(dev, bytes, want->huge_pages, &notes) : -ENOMEM;
     if (rc) {
-        snprintf(why, n_why, "a pool of %llu bytes could not be made (%s); ask for fewer",
-                 (unsigned long long)bytes, strerror(-rc));
+        snprintf(why, n_why, "a pool of %llu bytes could not be made (%s); %s",
+                 (unsigned long long)bytes, strerror(-rc), segment_remedy(rc));
         free(dev);
         return NULL;
     }

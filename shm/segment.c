@@ -86,6 +86,20 @@ int segment_create(struct segment *s, const char *name, enum segment_kind kind, 
     return segment_create_with(s, name, kind, bytes, 0);
 }
 
+const char *segment_remedy(int error)
+{
+    switch (error) {
+    case -EFBIG:
+        return "raise the file size limit (ulimit -f, LimitFSIZE=), or ask for fewer";
+    case -EMFILE:
+        return RAISE_DESCRIPTORS;
+    case -ENFILE:
+        return "raise the machine's descriptor limit (fs.file-max)";
+    default:
+        return "ask for fewer";
+    }
+}
+
 int segment_map(struct segment *s, int fd, enum segment_kind kind, uint64_t bytes, bool writable)
 {
     *s = (struct segment){.fd = -1, .bytes = bytes};

@@ -36,6 +36,11 @@ int segment_create(struct segment *s, const char *name, enum segment_kind kind, 
 int segment_create_with(struct segment *s, const char *name, enum segment_kind kind, uint64_t bytes,
                         unsigned memfd_flags);
 
+#define RAISE_DESCRIPTORS "raise the descriptor limit (ulimit -n, LimitNOFILE=)"
+
+/* What to do about an error of the two above: "ask for fewer", or which limit to raise. */
+const char *segment_remedy(int error);
+
 /* Check seals and exact size of a received descriptor and map it: writable, or read-only. The
  * mapping is not inherited by a fork. 0 or -errno (-EPERM: seals, -EINVAL: size). Owns no fd. */
 int segment_map(struct segment *s, int fd, enum segment_kind kind, uint64_t bytes, bool writable);

@@ -81,6 +81,44 @@ static void await_ready(struct host *h, int out)
     ck_assert_str_eq(line, want);
 }
 
+/* A failed check ends the test by exit(): its directories go then, unless a child is what ends. */
+static struct {
+    pid_t pid;
+    char dir[64];
+} leftover[16];
+
+static void remove_dir(const char *dir)
+{
+    DIR *d = opendir(dir);
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (e->d_name[0] != '.')
+            unlinkat(dirfd(d), e->d_name, 0);
+    if (d)
+        closedir(d);
+    rmdir(dir);
+}
+
+static void remove_left(void)
+{
+    for (size_t i = 0; i < sizeof leftover / sizeof leftover[0]; i++)
+        if (leftover[i].pid == getpid())
+            remove_dir(leftover[i].dir);
+}
+
+static void dir_note(const char *dir, bool used)
+{
+    static pid_t registered;
+    if (registered != getpid())
+        atexit(remove_left);
+    registered = getpid();
+    for (size_t i = 0; i < sizeof leftover / sizeof leftover[0]; i++)
+        if (used ? leftover[i].pid != getpid() : strcmp(leftover[i].dir, dir) == 0) {
+            leftover[i].pid = used ? getpid() : 0;
+            strcpy(leftover[i].dir, used ? dir : "");
+            return;
+        }
+}
+
 static void spawn(struct host *h, const char *const *options)
 {
     int out[2];
@@ -110,6 +148,7 @@ void host_start(struct host *h, const char *const *options)
     memset(h, 0, sizeof *h);
     strcpy(h->dir, "/tmp/prefixd-test-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(h->dir));
+    dir_note(h->dir, true);
     snprintf(h->socket, sizeof h->socket, "%s/s", h->dir);
     char log[80];
     snprintf(log, sizeof log, "%s/log", h->dir);
@@ -129,17 +168,6 @@ void host_small(struct host *h, unsigned n_blocks, unsigned block_tokens)
 void host_again(struct host *h, const char *const *options)
 {
     spawn(h, options);
-}
-
-static void remove_dir(const char *dir)
-{
-    DIR *d = opendir(dir);
-    for (struct dirent *e; d && (e = readdir(d));)
-        if (e->d_name[0] != '.')
-            unlinkat(dirfd(d), e->d_name, 0);
-    if (d)
-        closedir(d);
-    rmdir(dir);
 }
 
 static int reap(pid_t pid, int ms)
@@ -172,6 +200,7 @@ void host_stop(struct host *h)
     ck_assert_msg(access(h->socket, F_OK) != 0, "the socket was left behind");
     close(h->log);
     remove_dir(h->dir);
+    dir_note(h->dir, false);
 }
 
 void host_kill(struct host *h)
@@ -264,7 +293,7 @@ static int receive_rows(int fd, struct admin_reply *reply)
                        .msg_iovlen = 1,
                        .msg_control = control,
                        .msg_controllen = sizeof control};
-    ck_assert_int_eq(recvmsg(fd, &m, MSG_CMSG_CLOEXEC), sizeof *reply);
+    REQUIRE_EQ(recvmsg(fd, &m, MSG_CMSG_CLOEXEC), sizeof *reply);
     struct cmsghdr *c = CMSG_FIRSTHDR(&m);
     int rows = -1;
     if (c && c->cmsg_type == SCM_RIGHTS)
@@ -277,14 +306,14 @@ void audit_clean(struct host *h)
     if (h->admin < 0)
         h->admin = admin_connect(h);
     struct admin_request rq = {.op = ADMIN_AUDIT};
-    ck_assert_int_eq(send(h->admin, &rq, sizeof rq, 0), sizeof rq);
+    REQUIRE_EQ(send(h->admin, &rq, sizeof rq, 0), sizeof rq);
     struct admin_reply reply;
     int rows = receive_rows(h->admin, &reply);
-    ck_assert_int_eq(reply.status, 0);
+    REQUIRE_EQ(reply.status, 0);
     if (reply.n_rows != 0) {
         struct audit_row row = {.finding = "(no row)"};
-        ck_assert_int_ge(rows, 0);
-        ck_assert_int_eq(pread(rows, &row, sizeof row, 0), sizeof row);
+        REQUIRE(rows >= 0);
+        REQUIRE_EQ(pread(rows, &row, sizeof row, 0), sizeof row);
         ck_abort_msg("audit: %u findings, the first: %.255s", reply.n_rows, row.finding);
     }
     if (rows >= 0)

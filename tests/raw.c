@@ -11,10 +11,10 @@
 int raw_connect(const struct host *h)
 {
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    ck_assert_int_ge(fd, 0);
+    REQUIRE(fd >= 0);
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     strcpy(at.sun_path, h->socket);
-    ck_assert_int_eq(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+    REQUIRE_EQ(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
     return fd;
 }
 
@@ -32,7 +32,7 @@ bool raw_greet(struct raw *r, const struct host *h, const struct hello *hello)
 {
     memset(r, 0, sizeof *r);
     r->fd = raw_connect(h);
-    ck_assert_int_eq(send(r->fd, hello, sizeof *hello, MSG_NOSIGNAL), sizeof *hello);
+    REQUIRE_EQ(send(r->fd, hello, sizeof *hello, MSG_NOSIGNAL), sizeof *hello);
     char control[CMSG_SPACE(sizeof r->fds)];
     struct iovec part = {&r->welcome, sizeof r->welcome};
     struct msghdr m = {.msg_iov = &part,
@@ -40,11 +40,11 @@ bool raw_greet(struct raw *r, const struct host *h, const struct hello *hello)
                        .msg_control = control,
                        .msg_controllen = sizeof control};
     struct pollfd p = {.fd = r->fd, .events = POLLIN};
-    ck_assert_int_eq(poll(&p, 1, 10000 * SLOW), 1);
+    REQUIRE_EQ(poll(&p, 1, 10000 * SLOW), 1);
     ssize_t n = recvmsg(r->fd, &m, MSG_CMSG_CLOEXEC);
     if (n <= 0)
         return false;
-    ck_assert_int_eq(n, sizeof r->welcome);
+    REQUIRE_EQ(n, sizeof r->welcome);
     struct cmsghdr *c = CMSG_FIRSTHDR(&m);
     if (c && c->cmsg_type == SCM_RIGHTS) {
         size_t bytes = c->cmsg_len - CMSG_LEN(0);
@@ -58,11 +58,11 @@ void raw_map(struct raw *r)
 {
     const struct welcome *w = &r->welcome;
     uint64_t bytes = channel_bytes(w->ring_entries, w->arena_bytes);
-    ck_assert_uint_eq(r->n_fds, w->n_fds);
-    ck_assert_int_eq(segment_map(&r->request, r->fds[0], SEGMENT_SHARED, bytes, true), 0);
-    ck_assert_int_eq(segment_map(&r->completion, r->fds[1], SEGMENT_DAEMON, bytes, false), 0);
-    ck_assert_int_eq(segment_map(&r->index, r->fds[2], SEGMENT_DAEMON, w->index_bytes, false), 0);
-    ck_assert_int_eq(segment_map(&r->pool, r->fds[3], SEGMENT_SHARED, w->pool_bytes, true), 0);
+    REQUIRE_EQ(r->n_fds, w->n_fds);
+    REQUIRE_EQ(segment_map(&r->request, r->fds[0], SEGMENT_SHARED, bytes, true), 0);
+    REQUIRE_EQ(segment_map(&r->completion, r->fds[1], SEGMENT_DAEMON, bytes, false), 0);
+    REQUIRE_EQ(segment_map(&r->index, r->fds[2], SEGMENT_DAEMON, w->index_bytes, false), 0);
+    REQUIRE_EQ(segment_map(&r->pool, r->fds[3], SEGMENT_SHARED, w->pool_bytes, true), 0);
     uint8_t *mine = r->request.base;
     uint8_t *theirs = r->completion.base;
     r->words = (struct channel_words *)(void *)(mine + CHANNEL_WORDS);
@@ -77,14 +77,14 @@ void raw_map(struct raw *r)
                                  .shared_head = &r->words->head,
                                  .shared_tail = &r->peer->tail,
                                  .size = w->ring_entries};
-    ck_assert(index_view_init(&r->view, r->index.base, r->index.bytes));
+    REQUIRE(index_view_init(&r->view, r->index.base, r->index.bytes));
 }
 
 void raw_open(struct raw *r, struct host *h, const char *name)
 {
     struct hello hello = raw_hello(name);
-    ck_assert(raw_greet(r, h, &hello));
-    ck_assert_msg(r->welcome.status == 0, "refused: %s", r->welcome.why);
+    REQUIRE(raw_greet(r, h, &hello));
+    REQUIRE_MSG(r->welcome.status == 0, "refused: %s", r->welcome.why);
     raw_map(r);
 }
 
@@ -129,10 +129,10 @@ struct wire_completion raw_call(struct raw *r, struct request rq)
 {
     struct wire_completion c;
     rq.tag = ++r->tag;
-    ck_assert(raw_post(r, &rq));
-    ck_assert_msg(raw_take(r, &c, 5000 * SLOW), "op %u was not answered", rq.op);
-    ck_assert_uint_eq(c.tag, rq.tag);
-    ck_assert_uint_eq(c.op, rq.op);
+    REQUIRE(raw_post(r, &rq));
+    REQUIRE_MSG(raw_take(r, &c, 5000 * SLOW), "op %u was not answered", rq.op);
+    REQUIRE_EQ(c.tag, rq.tag);
+    REQUIRE_EQ(c.op, rq.op);
     return c;
 }
 
@@ -155,7 +155,7 @@ uint64_t raw_lease(struct raw *r)
 {
     struct wire_completion c =
         raw_call(r, (struct request){.op = OP_LOOKUP, .flags = RF_NO_MATCH});
-    ck_assert_int_eq(c.status, 0);
+    REQUIRE_EQ(c.status, 0);
     return c.lease;
 }
 

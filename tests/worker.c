@@ -5,7 +5,7 @@
 struct seq seq(const char *text)
 {
     struct seq s = {.n = strlen(text)};
-    ck_assert_uint_le(s.n, SEQ_MAX);
+    REQUIRE(s.n <= SEQ_MAX);
     for (size_t i = 0; i < s.n; i++)
         s.at[i] = (uint32_t)(unsigned char)text[i];
     return s;
@@ -21,7 +21,7 @@ static void open_with(struct worker *w, struct host *h, const struct pfx_options
 {
     *w = (struct worker){.host = h};
     int rc = pfx_open(o, &w->c);
-    ck_assert_msg(rc == 0, "pfx_open: %s (%s)", pfx_strerror(rc), pfx_why(NULL));
+    REQUIRE_MSG(rc == 0, "pfx_open: %s (%s)", pfx_strerror(rc), pfx_why(NULL));
 }
 
 void worker_open(struct worker *w, struct host *h, const char *group)
@@ -53,7 +53,7 @@ uint32_t block_tokens(const struct worker *w)
 struct pfx_stats counters(const struct worker *w)
 {
     struct pfx_stats s = {.size = sizeof s};
-    ck_assert_int_eq(pfx_stats(w->c, &s), 0);
+    REQUIRE_EQ(pfx_stats(w->c, &s), 0);
     return s;
 }
 
@@ -68,7 +68,7 @@ void pages_are(const struct worker *w, unsigned n_free, unsigned n_private, unsi
                unsigned n_idle)
 {
     struct pages p = pages(w);
-    ck_assert_msg(p.free == n_free && p.private == n_private && p.pinned == n_pinned &&
+    REQUIRE_MSG(p.free == n_free && p.private == n_private && p.pinned == n_pinned &&
                       p.idle == n_idle && p.inflight == 0,
                   "free %d private %d pinned %d idle %d inflight %d, not %u %u %u %u 0",
                   (int)p.free, (int)p.private, (int)p.pinned, (int)p.idle, (int)p.inflight, n_free,
@@ -87,7 +87,7 @@ void step(const struct worker *w)
         return;
     audit_clean(w->host);
     struct pages p = pages(w);
-    ck_assert_uint_eq(p.free + p.private + p.pinned + p.idle + p.inflight,
+    REQUIRE_EQ(p.free + p.private + p.pinned + p.idle + p.inflight,
                       pfx_geometry(w->c)->n_blocks);
 }
 
@@ -105,10 +105,10 @@ struct held look_args(struct worker *w, const struct pfx_lookup_args *args)
 {
     struct held h = {.match = {.size = sizeof h.match}};
     int rc = pfx_lookup(w->c, args, &h.match);
-    ck_assert_msg(rc == 0, "pfx_lookup: %s (%s)", pfx_strerror(rc), pfx_why(w->c));
-    ck_assert_uint_ne(h.match.lease, 0);
-    ck_assert_uint_eq(h.match.matched_tokens, h.match.n_blocks * block_tokens(w));
-    ck_assert_uint_eq(h.match.n_resident, h.match.n_blocks);
+    REQUIRE_MSG(rc == 0, "pfx_lookup: %s (%s)", pfx_strerror(rc), pfx_why(w->c));
+    REQUIRE(h.match.lease != 0);
+    REQUIRE_EQ(h.match.matched_tokens, h.match.n_blocks * block_tokens(w));
+    REQUIRE_EQ(h.match.n_resident, h.match.n_blocks);
     h.lease = h.match.lease;
     for (uint32_t i = 0; i < h.match.n_blocks; i++)
         h.table[i] = h.match.blocks[i];
@@ -145,7 +145,7 @@ uint32_t matched(struct worker *w, const char *text)
     struct held h = look_args(w, &args);
     uint32_t n = h.match.matched_tokens;
     bytes_match(w, &h, text);
-    ck_assert_int_eq(pfx_peek(w->c, w->space, s.at, s.n), n);
+    REQUIRE_EQ(pfx_peek(w->c, w->space, s.at, s.n), n);
     drop(w, &h);
     return n;
 }
@@ -154,7 +154,7 @@ uint32_t matched(struct worker *w, const char *text)
 
 int grab(struct worker *w, struct held *h, uint32_t n)
 {
-    ck_assert_uint_le(h->n_table + n, TABLE_MAX);
+    REQUIRE(h->n_table + n <= TABLE_MAX);
     int rc = pfx_reserve(w->c, h->lease, n, h->table + h->n_table);
     if (rc >= 0)
         h->n_table += n;
@@ -204,7 +204,7 @@ int release(struct worker *w, uint64_t lease)
 void drop(struct worker *w, struct held *h)
 {
     int rc = release(w, h->lease);
-    ck_assert_msg(rc == 0, "pfx_release: %s", pfx_strerror(rc));
+    REQUIRE_MSG(rc == 0, "pfx_release: %s", pfx_strerror(rc));
 }
 
 uint32_t cache_seq(struct worker *w, const struct seq *s, uint32_t flags)
@@ -215,10 +215,10 @@ uint32_t cache_seq(struct worker *w, const struct seq *s, uint32_t flags)
     struct held h = look_args(w, &args);
     uint32_t bt = block_tokens(w);
     uint32_t want = (uint32_t)((s->n + bt - 1) / bt);
-    ck_assert_int_eq(grab(w, &h, want - h.n_table), 0);
+    REQUIRE_EQ(grab(w, &h, want - h.n_table), 0);
     struct pfx_insert_result r;
     int rc = put_seq(w, &h, s, flags, NULL, &r);
-    ck_assert_msg(rc == 0, "pfx_insert: %s", pfx_strerror(rc));
+    REQUIRE_MSG(rc == 0, "pfx_insert: %s", pfx_strerror(rc));
     drop(w, &h);
     return r.new_blocks;
 }
@@ -238,8 +238,8 @@ uint32_t cache_final(struct worker *w, const char *text)
 uint32_t evict(struct worker *w, uint32_t n)
 {
     struct pfx_evicted e = {.size = sizeof e};
-    ck_assert_int_ge(pfx_evict(w->c, n, &e), 0);
-    ck_assert_uint_eq(e.freed_blocks, e.removed_blocks);
+    REQUIRE(pfx_evict(w->c, n, &e) >= 0);
+    REQUIRE_EQ(e.freed_blocks, e.removed_blocks);
     step(w);
     return e.freed_blocks;
 }
@@ -262,7 +262,7 @@ void fill(struct worker *w, const struct held *h, const struct seq *s)
         size_t n = (size_t)(i + 1) * bt;
         uint64_t word = prefix_word(w, s, n < s->n ? n : s->n);
         uint64_t *page = pfx_block_address(w->c, 0, h->table[i]);
-        ck_assert_ptr_nonnull(page);
+        REQUIRE(page != NULL);
         for (size_t k = 0; k < words; k++)
             page[k] = word + k;
     }
@@ -283,6 +283,6 @@ void bytes_match(const struct worker *w, const struct held *h, const char *text)
 {
     struct seq s = seq(text);
     for (uint32_t i = 0; i < h->match.n_blocks; i++)
-        ck_assert_msg(bytes_are(w, h->table[i], &s, (size_t)(i + 1) * block_tokens(w)),
+        REQUIRE_MSG(bytes_are(w, h->table[i], &s, (size_t)(i + 1) * block_tokens(w)),
                       "block %u at position %u of \"%s\" holds other bytes", h->table[i], i, text);
 }

@@ -26,7 +26,7 @@ static int audit_run(const struct tool *t, int n, char **arg)
         print_json(json_pack("{s:b,s:O}", "ok", (int)(rows.n == 0), "findings", list));
     else
         printf("%s: %u finding%s\n", rows.n ? "audit failed" : "audit ok", rows.n,
-               rows.n == 1 ? "" : "s");
+               PLURAL(rows.n));
     json_decref(list);
     code = rows.n ? EXIT_FINDING : EXIT_GOOD;
     admin_free(&rows);

@@ -101,12 +101,15 @@ static int bench_run(const struct tool *t, int n, char **arg)
     if (n != 1)
         return tool_fail(EXIT_USAGE, "takes one name: index, lookup, peek, ring, evict, memory, "
                          "idle, one row of these, or all.");
-    warn_of_build();
+    if (t->given)
+        return tool_fail(EXIT_USAGE, "starts daemons of its own; --socket means nothing here.");
     interrupt_catch();
     for (int i = 0; i < N_ROWS && !interrupted; i++) {
         struct pair median;
         if (!wanted(&rows[i], arg[0]))
             continue;
+        if (found == 0)
+            warn_of_build();
         if (!found++ && !t->json)
             printf("%-18s %12s %-12s %10s   %-30s %7s\n", "row", "value", "unit", "ratio", "to",
                    "budget");

@@ -2,11 +2,14 @@
  * The three ways from a tool to a daemon:
  *
  *   shared memory   connect, let SO_PEERCRED name the daemon, open its index memfd through /proc:
- *                   the daemon executes nothing for it, so it may be stopped or stuck
+ *                   the daemon executes nothing for it, so it may be stopped or stuck. A user who
+ *                   may not look there but may attach gets the index as a worker does
  *   admin channel   HELLO_ADMIN, then a request packet is answered by a memfd of rows
  *   libprefixd      an ordinary worker that maps no pool
  */
 #include "tools/tool.h"
+#include "tools/raw_channel.h"
+#include "shm/socket_path.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -18,38 +21,81 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 static int fail_no_daemon(const struct tool *t, const char *cause)
 {
+    struct socket_paths paths;
+    char remedy[SOCKET_PATH_MAX + 80];
+    socket_paths(&paths, t->socket);
+    socket_remedy(&paths, remedy, sizeof remedy);
+    remedy[0] = 'S';
     return tool_fail(EXIT_DAEMON,
-                     "no daemon answers at %s (%s). Start one with `prefixd --socket %s`, or name "
-                     "the socket of a running one with --socket or $PREFIXD_SOCKET.",
-                     t->socket, cause, t->socket);
+                     "no daemon answers at %s (%s)%s%s%s%s%s. %s, or name the socket of a running "
+                     "one with --socket or $PREFIXD_SOCKET.",
+                     t->socket, cause, t->also ? " nor at " : "", t->also ? t->also : "",
+                     t->also ? " (" : "", t->also ? strerror(t->also_error) : "",
+                     t->also ? ")" : "", remedy);
+}
+
+/* A connected socket, or -1 with errno. The path fits (tool_find). */
+static int connect_to(const char *path)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    memcpy(to.sun_path, path, strnlen(path, SOCKET_PATH_MAX));
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || connect(fd, (const struct sockaddr *)&to, sizeof to) == 0)
+        return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+/* 0 if a daemon answers there (be it that its backlog is full), else why not. */
+static int probe(const char *path)
+{
+    int fd = connect_to(path);
+    if (fd < 0)
+        return errno == EAGAIN ? 0 : errno;
+    close(fd);
+    return 0;
+}
+
+bool tool_find(struct tool *t)
+{
+    static struct socket_paths paths; /* t->socket points into it */
+    if (t->given && !*t->given)
+        return tool_fail(0, "--socket takes a path, not the empty one."), false;
+    socket_paths(&paths, t->given);
+    for (unsigned i = 0; i < paths.n; i++)
+        if (strlen(paths.at[i]) > SOCKET_PATH_MAX)
+            return tool_fail(0, "the socket path %s is longer than the %d bytes of a socket's name.",
+                             paths.at[i], SOCKET_PATH_MAX),
+                   false;
+    t->socket = paths.at[0];
+    if (paths.n == 1 || probe(paths.at[0]) == 0)
+        return true;
+    t->also_error = probe(paths.at[1]);
+    if (t->also_error)
+        t->also = paths.at[1];
+    else
+        t->socket = paths.at[1];
+    return true;
 }
 
 int tool_connect(const struct tool *t, pid_t *pid)
 {
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
-    if (strlen(t->socket) >= sizeof to.sun_path) {
-        tool_fail(EXIT_DAEMON, "the socket path %s is longer than the %zu bytes of a socket name.",
-                  t->socket, sizeof to.sun_path - 1);
-        return -1;
-    }
-    strcpy(to.sun_path, t->socket);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0 || connect(fd, (const struct sockaddr *)&to, sizeof to) != 0) {
-        if (errno == EACCES || errno == EPERM)
+    int fd = connect_to(t->socket);
+    if (fd < 0) {
+        if ((errno == EACCES || errno == EPERM) && !t->also)
             tool_fail(EXIT_DAEMON, "%s may not be opened by this user; run as the daemon's user.",
                       t->socket);
         else if (errno == EAGAIN)
-            tool_fail(EXIT_DAEMON, "the daemon at %s is stuck or stopped: its backlog is full.",
-                      t->socket);
+            tool_fail(EXIT_DAEMON, "the daemon at %s is stuck or stopped: its backlog is full. If "
+                      "it is stopped, let it go on with SIGCONT.", t->socket);
         else
             fail_no_daemon(t, strerror(errno));
-        if (fd >= 0)
-            close(fd);
         return -1;
     }
     struct ucred peer;
@@ -58,6 +104,44 @@ int tool_connect(const struct tool *t, pid_t *pid)
         peer.pid = 0;
     *pid = peer.pid;
     return fd;
+}
+
+/* ---- a daemon that does not answer ------------------------------------------------------ */
+
+/* The state of a process as ps shows it, 0 if it is not known. */
+static char process_state(pid_t pid)
+{
+    char path[32], text[512] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
+    if (fd >= 0)
+        close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    const char *name = strrchr(text, ')'); /* it may hold anything, blanks as well */
+    return name && name[1] ? name[2] : 0;
+}
+
+static bool is_stopped(pid_t pid)
+{
+    char state = process_state(pid);
+    return state == 'T' || state == 't';
+}
+
+int tool_fail_silent(const struct tool *t, pid_t pid, int ms)
+{
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d/fd", pid);
+    if (is_stopped(pid))
+        return tool_fail(EXIT_DAEMON,
+                         "daemon %d at %s is stopped and does not answer; let it go on with SIGCONT "
+                         "(kill -CONT %d).%s", pid, t->socket, pid,
+                         access(path, R_OK | X_OK) == 0
+                             ? " `prefixctl status` and `tree` work all the same."
+                             : "");
+    return tool_fail(EXIT_DAEMON, "daemon %d at %s did not answer within %d s: it is busy, or was "
+                     "stopped meanwhile. What was asked may still happen; try again.", pid,
+                     t->socket, ms / 1000);
 }
 
 /* ---- shared memory -------------------------------------------------------------------- */
@@ -77,6 +161,20 @@ static int open_index_fd(DIR *fds)
     return -1;
 }
 
+/* What is mapped, if it is of our format and has been carved. */
+static int view_index(struct daemon_index *di)
+{
+    di->ready = index_view_init(&di->view, di->base, di->bytes);
+    const struct index_header *h = di->base;
+    if (!di->ready && shm_load_acquire(&h->ready) && h->format != LAYOUT_FORMAT) {
+        pid_t pid = di->pid;
+        daemon_index_close(di);
+        return tool_fail(EXIT_DAEMON, "daemon %d has another index format; install matching "
+                         "versions of prefixd and prefixctl.", pid);
+    }
+    return EXIT_GOOD;
+}
+
 static int map_index(struct daemon_index *di, int fd)
 {
     struct stat st;
@@ -87,14 +185,28 @@ static int map_index(struct daemon_index *di, int fd)
     if (di->base == MAP_FAILED)
         return tool_fail(EXIT_DAEMON, "cannot map the index of daemon %d: %s.", di->pid,
                          strerror(errno));
-    di->ready = index_view_init(&di->view, di->base, di->bytes);
-    const struct index_header *h = di->base;
-    if (!di->ready && shm_load_acquire(&h->ready) && h->format != LAYOUT_FORMAT) {
-        daemon_index_close(di);
-        return tool_fail(EXIT_DAEMON, "daemon %d has another index format; install matching "
-                         "versions of prefixd and prefixctl.", di->pid);
-    }
-    return EXIT_GOOD;
+    return view_index(di);
+}
+
+/* As a worker of a moment. It has gone again before anybody counts the workers. */
+static int borrow_index(const struct tool *t, struct daemon_index *di)
+{
+    struct raw_channel raw;
+    struct welcome w;
+    int code = raw_ask(t, &raw, &w);
+    if (code != EXIT_GOOD || w.status == PFX_EMISMATCH) /* it waits for the first layout */
+        return code;
+    if (w.status != 0)
+        return tool_fail(EXIT_DAEMON, "the daemon refused: %s.", w.why);
+    di->base = raw.index.base;
+    di->bytes = raw.index.bytes;
+    raw.index.base = NULL;
+    const uint8_t bye = BYE;
+    struct pollfd hung_up = {.fd = raw.fd, .events = POLLIN};
+    if (send(raw.fd, &bye, 1, MSG_NOSIGNAL) == 1)
+        poll(&hung_up, 1, TOOL_TIMEOUT_MS);
+    raw_detach(&raw);
+    return view_index(di);
 }
 
 int daemon_index_open(const struct tool *t, struct daemon_index *di)
@@ -108,15 +220,19 @@ int daemon_index_open(const struct tool *t, struct daemon_index *di)
     snprintf(path, sizeof path, "/proc/%d/fd", di->pid);
     DIR *fds = opendir(path);
     if (!fds)
-        return tool_fail(EXIT_DAEMON,
-                         "cannot look into daemon %d at %s (%s); run as its user or as root.",
-                         di->pid, t->socket, strerror(errno));
+        return borrow_index(t, di);
     int fd = open_index_fd(fds);
     int code = fd < 0 ? EXIT_GOOD : map_index(di, fd);
     if (fd >= 0)
         close(fd);
     closedir(fds);
     return code;
+}
+
+void daemon_index_waits(const struct tool *t, const struct daemon_index *di)
+{
+    printf("daemon %d at %s waits for the layout of its first worker; nothing is cached yet.\n",
+           di->pid, t->socket);
 }
 
 void daemon_index_close(struct daemon_index *di)
@@ -128,15 +244,26 @@ void daemon_index_close(struct daemon_index *di)
 
 /* ---- admin channel -------------------------------------------------------------------- */
 
-/* One packet, within the time; its descriptor, if any, to *fd. Bytes read, or -1 with errno. */
-static ssize_t receive(int socket, void *to, size_t room, int timeout_ms, int *fd)
+/* True once there is a packet; false with errno. A stopped daemon is not waited for to the end. */
+static bool await_packet(int socket, pid_t pid, int timeout_ms)
 {
     struct pollfd p = {.fd = socket, .events = POLLIN};
-    int ready = poll(&p, 1, timeout_ms);
-    if (ready <= 0) {
-        errno = ready == 0 ? ETIMEDOUT : errno;
-        return -1;
+    for (int waited = 0; waited < timeout_ms; waited += TOOL_TIMEOUT_MS) {
+        int ready = poll(&p, 1, TOOL_TIMEOUT_MS);
+        if (ready != 0)
+            return ready > 0;
+        if (is_stopped(pid))
+            break;
     }
+    errno = ETIMEDOUT;
+    return false;
+}
+
+/* One packet, within the time; its descriptor, if any, to *fd. Bytes read, or -1 with errno. */
+static ssize_t receive(int socket, pid_t pid, void *to, size_t room, int timeout_ms, int *fd)
+{
+    if (!await_packet(socket, pid, timeout_ms))
+        return -1;
     union {
         struct cmsghdr header;
         char room[CMSG_SPACE(sizeof(int))];
@@ -155,11 +282,10 @@ static ssize_t receive(int socket, void *to, size_t room, int timeout_ms, int *f
     return n;
 }
 
-static int fail_answer(const struct tool *t, pid_t pid)
+static int fail_answer(const struct tool *t, pid_t pid, int ms)
 {
     if (errno == ETIMEDOUT)
-        return tool_fail(EXIT_DAEMON, "daemon %d at %s does not answer: it is stopped or busy. "
-                         "`prefixctl status` works all the same.", pid, t->socket);
+        return tool_fail_silent(t, pid, ms);
     return tool_fail(EXIT_DAEMON, "daemon %d at %s closed the connection (%s).", pid, t->socket,
                      strerror(errno));
 }
@@ -174,12 +300,12 @@ static int say_hello(const struct tool *t, int socket, pid_t pid)
     struct welcome welcome;
     int fd = -1;
     if (send(socket, &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello)
-        return fail_answer(t, pid);
-    ssize_t n = receive(socket, &welcome, sizeof welcome, 5000, &fd);
+        return fail_answer(t, pid, TOOL_TIMEOUT_MS);
+    ssize_t n = receive(socket, pid, &welcome, sizeof welcome, TOOL_TIMEOUT_MS, &fd);
     if (fd >= 0)
         close(fd);
     if (n < 0)
-        return fail_answer(t, pid);
+        return fail_answer(t, pid, TOOL_TIMEOUT_MS);
     if (n != sizeof welcome || welcome.magic != HELLO_MAGIC)
         return tool_fail(EXIT_DAEMON, "what listens at %s is no prefixd of this version.",
                          t->socket);
@@ -224,8 +350,8 @@ int admin_ask(const struct tool *t, uint32_t op, size_t row_bytes, int timeout_m
         struct admin_request request = {.op = op};
         struct admin_reply reply;
         if (send(socket, &request, sizeof request, MSG_NOSIGNAL) != sizeof request ||
-            receive(socket, &reply, sizeof reply, timeout_ms, &fd) != sizeof reply)
-            code = fail_answer(t, pid);
+            receive(socket, pid, &reply, sizeof reply, timeout_ms, &fd) != sizeof reply)
+            code = fail_answer(t, pid, timeout_ms);
         else
             code = map_rows(&reply, fd, row_bytes, rows);
     }
@@ -265,13 +391,26 @@ pfx *tool_attach(const struct tool *t, int *code)
                                   .socket_path = t->socket,
                                   .name = "prefixctl",
                                   .map_devices = PFX_MAP_NONE,
-                                  .timeout_ms = 10000};
+                                  .timeout_ms = TOOL_TIMEOUT_MS};
     pfx *c = NULL;
     int rc = pfx_open(&options, &c);
     if (rc == 0)
         return c;
-    *code = tool_fail_pfx("cannot attach", rc, pfx_why(NULL));
+    *code = rc == PFX_ETIMEDOUT ? tool_fail_silent(t, pid, TOOL_TIMEOUT_MS)
+                                : tool_fail_pfx("cannot attach", rc, pfx_why(NULL));
     return NULL;
+}
+
+int tool_fail_call(const struct tool *t, const pfx *c, const char *what, int error)
+{
+    pid_t pid;
+    if (error != PFX_ETIMEDOUT)
+        return tool_fail_pfx(what, error, pfx_why(c));
+    int socket = tool_connect(t, &pid);
+    if (socket < 0)
+        return EXIT_DAEMON;
+    close(socket);
+    return tool_fail_silent(t, pid, TOOL_TIMEOUT_MS);
 }
 
 /* ---- output --------------------------------------------------------------------------- */

@@ -15,13 +15,13 @@ static int evict_run(const struct tool *t, int n, char **arg)
     struct pfx_evicted out = {.size = sizeof out};
     int rc = pfx_evict(c, (uint32_t)blocks, &out);
     if (rc < 0)
-        code = tool_fail_pfx("evict failed", rc, pfx_why(c));
+        code = tool_fail_call(t, c, "evict failed", rc);
     else if (t->json)
         print_json(json_pack("{s:I,s:I}", "freed_blocks", (json_int_t)out.freed_blocks,
                              "removed_blocks", (json_int_t)out.removed_blocks));
     else
-        printf("%u blocks left the cache, %u pages became free\n", out.removed_blocks,
-               out.freed_blocks);
+        printf("%u block%s left the cache, %u page%s became free\n", out.removed_blocks,
+               PLURAL(out.removed_blocks), out.freed_blocks, PLURAL(out.freed_blocks));
     pfx_close(c);
     return code;
 }

@@ -8,7 +8,7 @@ static json_t *describe(const struct lease_row *l)
     char id[24];
     snprintf(id, sizeof id, "%016llx", (unsigned long long)l->lease);
     return json_pack("{s:s,s:I,s:o,s:I,s:I,s:I,s:I,s:I,s:b,s:b}", "lease", id, "worker",
-                     (json_int_t)l->worker, "group", 
+                     (json_int_t)l->worker, "group",
                      json_text(l->group, sizeof l->group), "space", (json_int_t)l->space,
                      "matched_blocks", (json_int_t)l->matched_blocks, "held_blocks",
                      (json_int_t)l->held_blocks, "table_blocks", (json_int_t)l->table_blocks,
@@ -21,7 +21,7 @@ static int leases_run(const struct tool *t, int n, char **arg)
     if (n != 0)
         return tool_fail(EXIT_USAGE, "takes no argument, not '%s'.", arg[0]);
     struct admin_rows rows;
-    int code = admin_ask(t, ADMIN_LEASES, sizeof(struct lease_row), 5000, &rows);
+    int code = admin_ask(t, ADMIN_LEASES, sizeof(struct lease_row), TOOL_TIMEOUT_MS, &rows);
     if (code != EXIT_GOOD)
         return code;
     const struct lease_row *l = (const struct lease_row *)(const void *)rows.row;

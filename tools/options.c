@@ -76,6 +76,7 @@ static bool take(const struct option_row *row, char *dashed, const char *value)
 bool options_parse(const struct option_row *table, const struct option_row *common, char **argv,
                    int *n)
 {
+    static char help[] = "--help";
     bool only_positional = false;
     *n = 0;
     for (char **at = argv; *at; at++) {
@@ -88,6 +89,8 @@ bool options_parse(const struct option_row *table, const struct option_row *comm
             only_positional = true;
             continue;
         }
+        if (strcmp(word, "-h") == 0)
+            word = help;
         char *equals = strchr(word, '=');
         size_t len = equals ? (size_t)(equals - word) : strlen(word);
         const struct option_row *row = NULL;
@@ -121,8 +124,8 @@ void options_help(const struct option_row *table)
 {
     for (; table && table->name; table++) {
         char left[40];
-        snprintf(left, sizeof left, "--%s%s%s", table->name, table->value ? " " : "",
-                 table->value ? table->value : "");
+        snprintf(left, sizeof left, "--%s%s%s%s", table->name, table->value ? " " : "",
+                 table->value ? table->value : "", strcmp(table->name, "help") ? "" : ", -h");
         printf("  %-24s ", left);
         for (const char *p = table->help; *p; p++) {
             putchar(*p);

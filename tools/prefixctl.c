@@ -6,6 +6,7 @@
  */
 #include "tools/tool.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,16 +23,17 @@ static bool want_help;
 
 static const struct option_row common_options[] = {
     {"json", NULL, OPTION_FLAG, &tool.json, 0, "print JSON"},
-    {"socket", "PATH", OPTION_TEXT, &tool.socket, 0,
-     "the daemon's socket (default: $PREFIXD_SOCKET,\n"
-     "$XDG_RUNTIME_DIR/prefixd.sock, /run/prefixd/prefixd.sock)"},
+    {"socket", "PATH", OPTION_TEXT, &tool.given, 0,
+     "the daemon's socket (default: $PREFIXD_SOCKET; without that,\n"
+     "$XDG_RUNTIME_DIR/prefixd.sock, then /run/prefixd/prefixd.sock)"},
     {"help", NULL, OPTION_FLAG, &want_help, 0, "this text"},
     {0},
 };
 
 static const char exit_codes[] =
     "\nExit codes: 0 good, 1 a check failed (audit found something, bytes were corrupt, a budget\n"
-    "was missed), 2 wrong usage, 3 no daemon there, or it refused or failed.\n";
+    "was missed), 2 wrong usage, 3 no daemon there, or it refused or failed, a worker process of a\n"
+    "replay failed or died, or the output could not be written.\n";
 
 static const struct command *running;
 
@@ -45,20 +47,6 @@ int tool_fail(int code, const char *format, ...)
     fputc('\n', stderr);
     va_end(args);
     return code;
-}
-
-/* The order of design section 10, which the daemon and the library share. */
-static const char *default_socket(void)
-{
-    static char path[4096];
-    const char *env = getenv("PREFIXD_SOCKET");
-    if (env && *env)
-        return env;
-    env = getenv("XDG_RUNTIME_DIR");
-    if (!env || !*env)
-        return "/run/prefixd/prefixd.sock";
-    snprintf(path, sizeof path, "%s/prefixd.sock", env);
-    return path;
 }
 
 static void help_all(void)
@@ -91,36 +79,42 @@ static const struct command *find_command(const char *name)
     return NULL;
 }
 
+/* An exit code: whatever ran, output that is lost is a failure. */
+static int finish(int code)
+{
+    if ((fflush(stdout) != 0 || ferror(stdout)) && code <= EXIT_FINDING)
+        return tool_fail(EXIT_DAEMON, "the output could not be written: %s.", strerror(errno));
+    return code;
+}
+
 int main(int argc, char **argv)
 {
-    if (argc < 2) {
-        tool_fail(0, "no command given; `prefixctl --help` lists them.");
-        return EXIT_USAGE;
-    }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
+    if (argc < 2)
+        return tool_fail(EXIT_USAGE, "no command given; `prefixctl --help` lists them.");
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
         help_all();
-        return EXIT_GOOD;
+        return finish(EXIT_GOOD);
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("prefixctl %s\n", PREFIXD_VERSION);
-        return EXIT_GOOD;
+        return finish(EXIT_GOOD);
     }
+    if (argv[1][0] == '-')
+        return tool_fail(EXIT_USAGE, "%s: options come after the command, as in `prefixctl status "
+                         "--json`; `prefixctl --help` lists the commands.", argv[1]);
     running = find_command(argv[1]);
-    if (!running) {
-        tool_fail(0, "there is no command '%s'; `prefixctl --help` lists them.", argv[1]);
-        return EXIT_USAGE;
-    }
+    if (!running)
+        return tool_fail(EXIT_USAGE, "there is no command '%s'; `prefixctl --help` lists them.",
+                         argv[1]);
     int n;
     if (!options_parse(running->options, common_options, argv + 2, &n))
         return EXIT_USAGE;
     if (want_help) {
         help_one(running);
-        return EXIT_GOOD;
+        return finish(EXIT_GOOD);
     }
-    if (!tool.socket)
-        tool.socket = default_socket();
-    int code = running->run(&tool, n, argv + 2);
-    if (fflush(stdout) != 0 && code == EXIT_GOOD)
-        return tool_fail(EXIT_FINDING, "cannot write the output.");
-    return code;
+    if (running != &bench_command && !tool_find(&tool))
+        return EXIT_USAGE;
+    return finish(running->run(&tool, n, argv + 2));
 }

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -51,31 +52,48 @@ static bool map(struct raw_channel *raw, const struct welcome *w, const int *fd)
     return true;
 }
 
-bool raw_attach(const struct tool *t, struct raw_channel *raw)
+int raw_ask(const struct tool *t, struct raw_channel *raw, struct welcome *w)
 {
     struct hello hello = {.magic = HELLO_MAGIC,
                           .abi = PFX_ABI_VERSION,
                           .kind = HELLO_WORKER,
                           .format = LAYOUT_FORMAT,
-                          .name = "prefixctl bench"};
-    struct welcome welcome = {0};
+                          .name = "prefixctl"};
     int fd[FDS_MAX], n = -1;
     pid_t pid;
+    *w = (struct welcome){0};
     *raw = (struct raw_channel){.request.fd = -1, .completion.fd = -1, .index.fd = -1};
     raw->fd = tool_connect(t, &pid);
     if (raw->fd < 0)
-        return false;
-    fcntl(raw->fd, F_SETFL, 0); /* wait for the welcome */
-    if (send(raw->fd, &hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello)
-        n = receive_welcome(raw->fd, &welcome, fd);
-    bool good = n >= 3 && welcome.status == 0 && map(raw, &welcome, fd);
+        return EXIT_DAEMON;
+    fcntl(raw->fd, F_SETFL, 0);
+    struct pollfd answer = {.fd = raw->fd, .events = POLLIN};
+    if (send(raw->fd, &hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello) {
+        if (poll(&answer, 1, TOOL_TIMEOUT_MS) == 0) {
+            raw_detach(raw);
+            return tool_fail_silent(t, pid, TOOL_TIMEOUT_MS);
+        }
+        n = receive_welcome(raw->fd, w, fd);
+    }
+    bool refused = n == 0 && w->status < 0, good = n >= 3 && w->status == 0 && map(raw, w, fd);
     for (int i = 0; i < n; i++)
         close(fd[i]);
-    if (!good) {
-        tool_fail(0, "the daemon gave no channel: %s", welcome.why);
+    w->why[sizeof w->why - 1] = '\0';
+    if (!good)
         raw_detach(raw);
-    }
-    return good;
+    return good || refused ? EXIT_GOOD
+                           : tool_fail(EXIT_DAEMON, "daemon %d at %s gave no channel; its log says "
+                                       "why.", pid, t->socket);
+}
+
+bool raw_attach(const struct tool *t, struct raw_channel *raw)
+{
+    struct welcome w;
+    if (raw_ask(t, raw, &w) != EXIT_GOOD)
+        return false;
+    if (w.status != 0)
+        tool_fail(0, "the daemon gave no channel: %s.", w.why);
+    return w.status == 0;
 }
 
 void raw_detach(struct raw_channel *raw)

@@ -17,6 +17,8 @@ struct raw_channel {
     uint32_t tag;
 };
 
+/* An exit code; not EXIT_GOOD: after a sentence. w->status 0: attached; else refused, w->why. */
+int raw_ask(const struct tool *t, struct raw_channel *raw, struct welcome *w);
 bool raw_attach(const struct tool *t, struct raw_channel *raw); /* false after a sentence */
 void raw_detach(struct raw_channel *raw);
 /* One OP_NOP; spins for its answer. False after a sentence. */

@@ -32,7 +32,7 @@ static struct {
 static const struct option_row options[] = {
     {"trace", "FILE", OPTION_TEXT, &opt.trace, 0,
      "requests, a JSON object a line (default: a built-in chat workload)"},
-    {"workers", "N", OPTION_NUMBER, &opt.workers, WORKERS_MAX, "worker processes (default: 1)"},
+    {"workers", "N", OPTION_NUMBER, &opt.workers, WORKERS_MAX, "worker processes (default: 1, at most 256)"},
     {"limit", "REQUESTS", OPTION_NUMBER, &opt.limit, 0, "stop after so many requests"},
     {"pad-last", NULL, OPTION_FLAG, &opt.pad_last, 0,
      "count a request's last, partial block of 512 tokens as a whole one,\n"
@@ -48,7 +48,7 @@ static const struct option_row options[] = {
     DAEMON("policy", "NAME", "who is evicted first"),
     DAEMON("index", "radix|none", "none: nothing is ever found"),
     DAEMON("alpha", "X", "see prefixd --help, as for the rest"),
-    DAEMON("numa", "N|local", "memory node"),
+    DAEMON("numa", "N|local|any", "memory node of its pool"),
     DAEMON("huge-pages", NULL, "2 MiB pages"),
     DAEMON("spin-us", "N", "spin before sleeping"),
     DAEMON("max-workers", "N", "workers attached at once"),
@@ -68,7 +68,7 @@ static void add_default(const char *name, const char *value)
         daemon_args_add(&opt.daemon, name, value);
 }
 
-static int check_options(int n, char **arg)
+static int check_options(const struct tool *t, int n, char **arg)
 {
     if (n != 0)
         return tool_fail(EXIT_USAGE, "takes no argument, not '%s'; the trace is --trace FILE.",
@@ -78,6 +78,9 @@ static int check_options(int n, char **arg)
     if (opt.limit == 0)
         return tool_fail(EXIT_USAGE, "--limit must be at least 1.");
     if (opt.private) {
+        if (t->given)
+            return tool_fail(EXIT_USAGE, "--private starts a daemon of its own, at a socket of its "
+                             "own; leave --socket or --private away.");
         if (!daemon_args_have(&opt.daemon, "--config")) {
             if (!daemon_args_have(&opt.daemon, "--bytes"))
                 add_default("--blocks", "65536");
@@ -217,7 +220,7 @@ static void crew_reap(struct crew *crew, unsigned i)
     if (crew->killed || (WIFEXITED(status) && WEXITSTATUS(status) == EXIT_GOOD))
         return;
     crew_kill(crew, WIFEXITED(status) /* then it said why */
-                        ? WEXITSTATUS(status)
+                        ? EXIT_DAEMON
                         : tool_fail(EXIT_DAEMON, "worker %u died of signal %d.", i,
                                     WTERMSIG(status)));
 }
@@ -315,7 +318,7 @@ static void report_json(const struct sum *s)
 static void report(const struct sum *s, uint32_t block_tokens)
 {
     printf("%zu requests by %llu worker%s in %.2f s (%.0f a second)\n", s->requests,
-           (unsigned long long)opt.workers, opt.workers == 1 ? "" : "s", s->seconds,
+           (unsigned long long)opt.workers, PLURAL(opt.workers), s->seconds,
            (double)s->requests / s->seconds);
     printf("%llu of %llu blocks were in the cache: hit ratio %.4f, %llu tokens not recomputed\n",
            (unsigned long long)s->hit, (unsigned long long)s->requested, s->ratio,
@@ -380,7 +383,7 @@ static int run_against(const struct tool *t, const struct workload *work)
 static int replay_run(const struct tool *t, int n, char **arg)
 {
     struct workload work = {0};
-    int code = check_options(n, arg);
+    int code = check_options(t, n, arg);
     if (code != EXIT_GOOD)
         return code;
     if (opt.trace)
@@ -394,6 +397,7 @@ static int replay_run(const struct tool *t, int n, char **arg)
         code = private_daemon_start(&d, &opt.daemon);
         if (code == EXIT_GOOD) {
             own.socket = d.socket;
+            own.also = NULL;
             code = run_against(&own, &work);
             if (!private_daemon_stop(&d) && code == EXIT_GOOD)
                 code = EXIT_DAEMON;

@@ -38,7 +38,7 @@ struct worker {
 
 static int fail(const struct worker *w, const char *what, int rc)
 {
-    return tool_fail_pfx(what, rc, pfx_why(w->c));
+    return tool_fail_call(w->r->tool, w->c, what, rc);
 }
 
 /* ---- tokens and bytes ------------------------------------------------------------------- */

@@ -20,12 +20,13 @@ static void add(json_t *o, const char *name, uint64_t value)
 static json_t *describe(const struct daemon_index *di, const struct counters *counters)
 {
     const struct index_header *h = di->view.header;
-    char digest[65];
+    char digest[65], epoch[17];
+    snprintf(epoch, sizeof epoch, "%016llx", (unsigned long long)h->epoch);
     print_hex(digest, h->model_digest, sizeof h->model_digest);
     json_t *o = json_object();
     json_object_set_new(o, "ready", json_true());
     add(o, "pid", (uint64_t)di->pid);
-    add(o, "epoch", h->epoch);
+    json_object_set_new(o, "epoch", json_string(epoch));
     json_object_set_new(o, "uptime_s", json_real(uptime_s(h)));
     add(o, "active", h->active);
     add(o, "n_blocks", di->view.params.n_blocks);
@@ -47,9 +48,10 @@ static void show(const struct tool *t, const struct daemon_index *di, const stru
     const struct index_header *h = di->view.header;
     printf("daemon        %d at %s, up %.0f s%s\n", di->pid, t->socket, uptime_s(h),
            h->active ? "" : ", caching is off");
-    printf("pool          %u blocks of %u tokens and %llu bytes on %u device%s\n",
-           di->view.params.n_blocks, di->view.params.block_tokens,
-           (unsigned long long)h->block_bytes, h->n_devices, h->n_devices == 1 ? "" : "s");
+    printf("pool          %u block%s of %u token%s and %llu bytes on %u device%s\n",
+           di->view.params.n_blocks, PLURAL(di->view.params.n_blocks), di->view.params.block_tokens,
+           PLURAL(di->view.params.block_tokens),
+           (unsigned long long)h->block_bytes, h->n_devices, PLURAL(h->n_devices));
     if (c->lookup_tokens)
         printf("hit ratio     %.4f of the tokens looked up\n",
                (double)c->hit_tokens / (double)c->lookup_tokens);
@@ -64,8 +66,7 @@ static int not_ready(const struct tool *t, const struct daemon_index *di)
     if (t->json)
         print_json(json_pack("{s:b,s:i}", "ready", 0, "pid", (int)di->pid));
     else
-        printf("daemon %d at %s waits for the layout of its first worker; nothing is cached yet.\n",
-               di->pid, t->socket);
+        daemon_index_waits(t, di);
     return EXIT_GOOD;
 }
 
@@ -92,5 +93,8 @@ static int status_run(const struct tool *t, int n, char **arg)
 
 const struct command status_command = {
     "status", "", "the daemon's geometry and counters",
-    "Reads shared memory only: works while the daemon is stopped.", NULL, status_run,
+    "Reads shared memory only: works while the daemon is stopped. A user who may attach but not\n"
+    "look into the daemon's process is attached as a worker for a moment instead: that needs an\n"
+    "answer of the daemon.",
+    NULL, status_run,
 };

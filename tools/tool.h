@@ -16,11 +16,17 @@ enum exit_code {
     EXIT_GOOD = 0,
     EXIT_FINDING = 1, /* a check failed */
     EXIT_USAGE = 2,
-    EXIT_DAEMON = 3, /* none there, it refused, or it failed us */
+    EXIT_DAEMON = 3, /* none there, it refused, it or a worker failed us; no output possible */
 };
 
+enum { TOOL_TIMEOUT_MS = 5000 /* for what a daemon that is awake answers at once */ };
+#define PLURAL(n) ((n) == 1 ? "" : "s")
+
 struct tool {
-    const char *socket; /* of the daemon, never NULL */
+    const char *socket; /* of the daemon; NULL for bench alone */
+    const char *given;  /* by --socket, or NULL */
+    const char *also;   /* where no daemon answered either, or NULL; */
+    int also_error;     /* and why */
     bool json;
 };
 
@@ -76,10 +82,15 @@ int tool_fail_pfx(const char *what, int error, const char *why);
 
 /* ---- ways to a daemon ---------------------------------------------------------------- */
 
+/* Set t->socket: what --socket and the environment say, else where a daemon answers (the rule of
+ * shm/socket_path.h). False after a sentence: a path is none of a socket. */
+bool tool_find(struct tool *t);
+
 /* A connected control socket and who listens there; -1 after a sentence. */
 int tool_connect(const struct tool *t, pid_t *pid);
 
-/* The daemon's index, read-only, without asking it for anything: works while it is stopped. */
+/* The daemon's index, read-only. Who may look into the daemon (its user and root) asks it for
+ * nothing: works while it is stopped. Others attach as a worker for a moment. */
 struct daemon_index {
     struct index_view view; /* unset while not ready */
     pid_t pid;
@@ -89,6 +100,8 @@ struct daemon_index {
 };
 int daemon_index_open(const struct tool *t, struct daemon_index *di); /* an exit code */
 void daemon_index_close(struct daemon_index *di);
+/* What status and tree say of one that is not ready. */
+void daemon_index_waits(const struct tool *t, const struct daemon_index *di);
 
 /* Rows that only the daemon knows (message.h, admin_op). */
 struct admin_rows {
@@ -99,6 +112,11 @@ struct admin_rows {
 int admin_ask(const struct tool *t, uint32_t op, size_t row_bytes, int timeout_ms,
               struct admin_rows *rows); /* an exit code */
 void admin_free(struct admin_rows *rows);
+
+/* The sentence for a daemon that did not answer within ms: stopped, or busy. EXIT_DAEMON. */
+int tool_fail_silent(const struct tool *t, pid_t pid, int ms);
+/* The same, or tool_fail_pfx, for a failed call of this connection. */
+int tool_fail_call(const struct tool *t, const pfx *c, const char *what, int error);
 
 /* A connection of libprefixd that maps no pool; NULL after a sentence, with an exit code. */
 pfx *tool_attach(const struct tool *t, int *code);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* ---- workloads ------------------------------------------------------------------------- */
 
@@ -120,6 +121,11 @@ int trace_load(struct workload *w, const char *path, uint64_t limit, bool pad_la
     FILE *f = fopen(path, "re");
     if (!f)
         return tool_fail(EXIT_USAGE, "cannot read the trace %s: %s.", path, strerror(errno));
+    struct stat st;
+    if (fstat(fileno(f), &st) == 0 && S_ISDIR(st.st_mode)) {
+        fclose(f);
+        return tool_fail(EXIT_USAGE, "the trace %s is a directory; --trace takes a file.", path);
+    }
     struct place_in_file at = {path, 1};
     char *line = NULL;
     size_t room = 0;

@@ -165,7 +165,7 @@ static void print_node(const struct walk *w, uint32_t id, const struct index_nod
         printf("%*snode %u  depth %u  blocks %u", 2 * (int)w->n_levels, "", id, node->start,
                node->n_blocks);
         if (node->n_partial)
-            printf("  partial, %u tokens", node->n_partial);
+            printf("  partial, %u token%s", node->n_partial, PLURAL(node->n_partial));
         if (n_children)
             printf("  children %u", n_children);
         if (changing)
@@ -187,10 +187,10 @@ static void print_tenant(const struct index_space *s, bool json)
                (unsigned long long)s->adapter_generation, (unsigned long long)s->flushes,
                s->state == SPACE_DORMANT ? "true" : "false");
     else
-        printf("space %llu  tenant %s  adapter %llu generation %llu  flushed %llu times%s\n",
+        printf("space %llu  tenant %s  adapter %llu generation %llu  flushed %llu time%s%s\n",
                (unsigned long long)s->number, *hex ? hex : "-", (unsigned long long)s->adapter_id,
                (unsigned long long)s->adapter_generation, (unsigned long long)s->flushes,
-               s->state == SPACE_DORMANT ? "  dormant" : "");
+               PLURAL(s->flushes), s->state == SPACE_DORMANT ? "  dormant" : "");
 }
 
 /* ---- walking -------------------------------------------------------------------------- */
@@ -297,6 +297,8 @@ static int tree_run(const struct tool *t, int n, char **arg)
     uint32_t shown = di.ready ? walk_spaces(&w) : 0;
     if (t->json)
         printf("]}\n");
+    else if (!di.ready)
+        daemon_index_waits(t, &di);
     if (opt.space != UINT64_MAX && shown == 0)
         code = tool_fail(EXIT_DAEMON, "there is no space %llu.", (unsigned long long)opt.space);
     free(w.level);
@@ -306,7 +308,9 @@ static int tree_run(const struct tool *t, int n, char **arg)
 
 const struct command tree_command = {
     "tree", "", "the cached prefixes: spaces, nodes, their depth and length in blocks",
-    "Reads shared memory only: works while the daemon is stopped. Tokens are hidden unless asked\n"
-    "for.",
+    "Tenants are in hex. Tokens are hidden unless asked for.\n"
+    "Reads shared memory only: works while the daemon is stopped. A user who may attach but not\n"
+    "look into the daemon's process is attached as a worker for a moment instead: that needs an\n"
+    "answer of the daemon.",
     options, tree_run,
 };

@@ -19,7 +19,7 @@ static int workers_run(const struct tool *t, int n, char **arg)
     if (n != 0)
         return tool_fail(EXIT_USAGE, "takes no argument, not '%s'.", arg[0]);
     struct admin_rows rows;
-    int code = admin_ask(t, ADMIN_WORKERS, sizeof(struct worker_row), 5000, &rows);
+    int code = admin_ask(t, ADMIN_WORKERS, sizeof(struct worker_row), TOOL_TIMEOUT_MS, &rows);
     if (code != EXIT_GOOD)
         return code;
     const struct worker_row *w = (const struct worker_row *)(const void *)rows.row;

@@ -77,7 +77,7 @@ static size_t page_words(pfx *c)
 void page_fill(pfx *c, uint32_t block, uint64_t key)
 {
     uint64_t *page = pfx_block_address(c, 0, block);
-    REQUIRE(block != 0 && page != NULL, "no page %u", block);
+    REQUIRE_MSG(block != 0 && page != NULL, "no page %u", block);
     for (size_t i = 0, n = page_words(c); i < n; i++)
         page[i] = key + i * 0x100000001ull;
 }
@@ -138,7 +138,7 @@ struct cast {
 
 static void verify(struct cast *k, uint32_t block, uint64_t key)
 {
-    REQUIRE(page_holds(k->c, block, key), "%s: page %u holds other bytes", k->a->name, block);
+    REQUIRE_MSG(page_holds(k->c, block, key), "%s: page %u holds other bytes", k->a->name, block);
     count(&k->tally->verified, 1);
 }
 
@@ -146,8 +146,8 @@ static void verify_hand(struct cast *k, const struct hand *h)
 {
     for (uint32_t i = 0; i < h->n_filled; i++)
         verify(k, h->table[i], h->story.key[i]);
-    REQUIRE(h->tail == PFX_NO_BLOCK || page_whole(k->c, h->tail), "%s: the tail's page %u is torn",
-            k->a->name, h->tail);
+    REQUIRE_MSG(h->tail == PFX_NO_BLOCK || page_whole(k->c, h->tail),
+                "%s: the tail's page %u is torn", k->a->name, h->tail);
 }
 
 static void note_time(struct tally *t, uint64_t us)
@@ -156,7 +156,7 @@ static void note_time(struct tally *t, uint64_t us)
         shm_store(&t->worst_us, us);
 }
 
-void metronome_run(struct child *me, void *arg)
+static void beat_run(struct child *me, void *arg)
 {
     const struct actor *a = arg;
     struct tally *t = &a->crowd->tally[a->number];
@@ -166,6 +166,23 @@ void metronome_run(struct child *me, void *arg)
         sleep_us(50);
         note_time(t, now_us() - before);
     }
+}
+
+void beat_begin(struct beat *b)
+{
+    b->crowd = crowd_new();
+    b->actor = (struct actor){.crowd = b->crowd};
+    child_start(&b->child, beat_run, &b->actor);
+    EVENTUALLY(20000 * SLOW, shm_load_acquire(&b->crowd->tally[0].attached));
+}
+
+uint64_t beat_end(struct beat *b)
+{
+    crowd_stop(b->crowd);
+    child_join(&b->child);
+    uint64_t worst = b->crowd->tally[0].worst_us;
+    crowd_free(b->crowd);
+    return worst;
 }
 
 static void begin(struct cast *k)
@@ -178,8 +195,8 @@ static int note(struct cast *k, int rc, int also, const char *what)
 {
     note_time(k->tally, now_us() - k->began_us);
     count(&k->tally->calls, 1);
-    REQUIRE(rc >= 0 || rc == also || (rc == PFX_ESTALE && k->flushed), "%s: %s: %s (%s)",
-            k->a->name, what, pfx_strerror(rc), pfx_why(k->c));
+    REQUIRE_MSG(rc >= 0 || rc == also || (rc == PFX_ESTALE && k->flushed), "%s: %s: %s (%s)",
+                k->a->name, what, pfx_strerror(rc), pfx_why(k->c));
     return rc;
 }
 
@@ -198,8 +215,8 @@ static void open_hand(struct cast *k, struct hand *h)
     args.max_match = rng_below(&k->rng, 2) ? args.n_tokens : 0;
     struct pfx_match m = {.size = sizeof m};
     CALL(k, 0, "lookup", pfx_lookup(k->c, &args, &m));
-    REQUIRE(m.n_blocks <= h->story.n_blocks, "it matched %u blocks", m.n_blocks);
-    REQUIRE(m.n_resident == m.n_blocks, "%u are resident", m.n_resident);
+    REQUIRE_MSG(m.n_blocks <= h->story.n_blocks, "it matched %u blocks", m.n_blocks);
+    REQUIRE_MSG(m.n_resident == m.n_blocks, "%u are resident", m.n_resident);
     h->lease = m.lease;
     h->n_table = h->n_filled = m.n_blocks;
     for (uint32_t i = 0; i < m.n_blocks; i++)
@@ -334,9 +351,9 @@ static void attach(struct cast *k, const struct actor *a)
                             .ring_entries = a->ring_entries,
                             .timeout_ms = a->timeout_ms};
     int rc = pfx_open(&o, &k->c);
-    REQUIRE(rc == 0, "%s: pfx_open: %s (%s)", a->name, pfx_strerror(rc), pfx_why(NULL));
+    REQUIRE_MSG(rc == 0, "%s: pfx_open: %s (%s)", a->name, pfx_strerror(rc), pfx_why(NULL));
     k->bt = pfx_geometry(k->c)->layout.block_tokens;
-    REQUIRE(k->bt * (STORY_BLOCKS + 1) <= STORY_TOKENS, "too many tokens a block");
+    REQUIRE_MSG(k->bt * (STORY_BLOCKS + 1) <= STORY_TOKENS, "too many tokens a block");
     struct pfx_space_desc tenant = {.size = sizeof tenant, .tenant_len = 5, .tenant = "other"};
     CALL(k, 0, "space_open", pfx_space_open(k->c, &tenant, &k->space[1]));
     shm_store_release(&k->tally->attached, 1u);
@@ -396,8 +413,8 @@ static void storm_take(struct cast *k, struct slot *s, const struct pfx_completi
     struct hand *h = &s->hand;
     enum asked asked = (enum asked)(done->tag % ASKED_N);
     s->out = false;
-    REQUIRE(done->status == 0 || (asked == ASKED_RESERVE && done->status == PFX_ENOSPC),
-            "%s: storm: %d: %s", k->a->name, (int)asked, pfx_strerror(done->status));
+    REQUIRE_MSG(done->status == 0 || (asked == ASKED_RESERVE && done->status == PFX_ENOSPC),
+                "%s: storm: %d: %s", k->a->name, (int)asked, pfx_strerror(done->status));
     if (asked == ASKED_LOOKUP) {
         h->lease = done->lease;
         h->n_table = done->match.n_blocks;
@@ -439,7 +456,7 @@ void storm_run(struct child *me, void *arg)
             if (slots[i].out)
                 continue;
             int rc = submit(&k, &slots[i], i * ASKED_N + slots[i].next);
-            REQUIRE(rc == 0 || rc == PFX_EAGAIN, "%s: submit: %s", a->name, pfx_strerror(rc));
+            REQUIRE_MSG(rc == 0 || rc == PFX_EAGAIN, "%s: submit: %s", a->name, pfx_strerror(rc));
             slots[i].out = rc == 0;
         }
         storm_wait(&k, slots);

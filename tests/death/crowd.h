@@ -15,14 +15,6 @@
 #include "shm/atomic.h"
 #include "tests/harness.h"
 
-/* As ck_assert_msg, but nothing is written when it holds: Check's own write a message each into a
- * file that all processes of a test share, which is slow, and torn when the writer is killed. */
-#define REQUIRE(cond, ...)                                                                         \
-    do {                                                                                           \
-        if (!(cond))                                                                               \
-            ck_abort_msg(__VA_ARGS__);                                                             \
-    } while (0)
-
 enum { CROWD_MAX = 8, STORY_BLOCKS = 10, STORY_TOKENS = (STORY_BLOCKS + 1) * 16 };
 
 /* Written by one actor, in memory that all share. */
@@ -62,9 +54,15 @@ void actor_run(struct child *me, void *actor);
 /* As many asynchronous calls as the ring takes, all the time. */
 void storm_run(struct child *me, void *actor);
 
-/* Naps for 50 us again and again, until stop; its worst_us says how late this machine lets a
- * process run: what a time limit must allow for. */
-void metronome_run(struct child *me, void *actor);
+/* A process that naps for 50 us again and again: how late this machine lets it run is what a time
+ * limit must allow for, since neither the daemon nor its workers are to blame for that. */
+struct beat {
+    struct crowd *crowd;
+    struct actor actor;
+    struct child child;
+};
+void beat_begin(struct beat *b);
+uint64_t beat_end(struct beat *b); /* the worst, in us */
 
 /* ---- stories and pages: for tests of their own -------------------------------------- */
 

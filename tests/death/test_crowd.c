@@ -52,6 +52,7 @@ struct run {
     struct actor actor[4];
     struct child child[4];
     pfx *observer;
+    uint64_t nodes, spaces; /* before anything was cached */
 };
 
 static void run_begin(struct run *r, const char *group)
@@ -59,6 +60,9 @@ static void run_begin(struct run *r, const char *group)
     static const char *const names[] = {"one", "two", "three", "four"};
     struct rng rng = rng_seeded("crowd");
     start_host(&r->host);
+    r->observer = open_observer(&r->host);
+    r->nodes = stats_of(r->observer).nodes;
+    r->spaces = stats_of(r->observer).spaces;
     r->crowd = crowd_new();
     for (unsigned i = 0; i < r->n; i++) {
         bool storm = i < r->n_storms;
@@ -72,7 +76,6 @@ static void run_begin(struct run *r, const char *group)
                                      .timeout_ms = 5000 * SLOW};
         child_start(&r->child[i], storm ? storm_run : actor_run, &r->actor[i]);
     }
-    r->observer = open_observer(&r->host);
 }
 
 static bool all_done(const struct run *r)
@@ -133,7 +136,10 @@ static void run_crowd(unsigned n, unsigned n_storms, const char *group)
     all_given_back(&r.host, r.observer);
 
     ck_assert_int_eq(pfx_flush(r.observer, PFX_ALL_SPACES), 0);
-    ck_assert_uint_eq(stats_of(r.observer).blocks_free, BLOCKS);
+    s = stats_of(r.observer);
+    ck_assert_uint_eq(s.blocks_free, BLOCKS);
+    ck_assert_uint_eq(s.nodes, r.nodes);
+    ck_assert_uint_eq(s.spaces, r.spaces);
     all_given_back(&r.host, r.observer);
     pfx_close(r.observer);
     host_stop(&r.host);

@@ -57,12 +57,16 @@ static uint32_t close_by(struct rng *r, uint32_t *tokens, bool valid)
 static void change(struct tree *t, maker *make, struct rng *r)
 {
     uint32_t tokens[LONG], dice = rng_below(r, 4);
-    if (dice == 0)
+    if (dice == 0) {
         index_evict(t->ix, POOL); /* the next one recycles the nodes' numbers */
-    else if (dice == 1)
+    } else if (dice == 1) {
         index_evict(t->ix, 1 + rng_below(r, 30));
-    else
-        tree_insert(t, tokens, make(r, tokens, true));
+    } else {
+        uint32_t n = make(r, tokens, true);
+        if (rng_below(r, 4) == 0)
+            tokens[0] = 2; /* beside the anchor */
+        tree_insert(t, tokens, n);
+    }
 }
 
 /* ---- changes between any two loads ---------------------------------------------------- */
@@ -82,13 +86,14 @@ static uint32_t anchor_tokens(uint32_t *tokens)
 {
     for (uint32_t i = 0; i < ANCHOR; i++)
         tokens[i] = i % 2;
+    tokens[0] = 2; /* so that most others are elsewhere, and their runs begin at the root */
     return ANCHOR;
 }
 
 static void change_now(void)
 {
     if (rng_below(&hooked.rng, hooked.one_in) == 0)
-        for (uint32_t n = 1 + rng_below(&hooked.rng, 2); n; n--)
+        for (uint32_t n = 1 + rng_below(&hooked.rng, 3); n; n--)
             change(&hooked.t, hooked.make, &hooked.rng);
 }
 
@@ -102,11 +107,11 @@ static void hooked_closer(const struct index_found *f, const uint32_t *tokens, u
     const struct index_view *v = index_view_of(hooked.t.ix);
     uint32_t pages[LONG], depth = f->where.depth;
     struct index_query front = tree_query(tokens, depth);
-    ck_assert_int_ne(hooked_index_path_agrees(v, f->where, &front), 0);
+    REQUIRE(hooked_index_path_agrees(v, f->where, &front) != 0);
     if (hooked_index_path_ids(v, f->where, 0, depth, pages, NULL))
         for (uint32_t i = 0; i < depth; i++)
-            ck_assert_msg(pages[i] >= 1 && pages[i] <= POOL, "page %u at %u", pages[i], i);
-    ck_assert_uint_le(hooked_index_tail_tokens(v, f->where, tokens + depth, n - depth), 1);
+            REQUIRE_MSG(pages[i] >= 1 && pages[i] <= POOL, "page %u at %u", pages[i], i);
+    REQUIRE(hooked_index_tail_tokens(v, f->where, tokens + depth, n - depth) <= 1);
 }
 
 static void anchor_is_found(void)
@@ -114,8 +119,8 @@ static void anchor_is_found(void)
     uint32_t tokens[ANCHOR], n = anchor_tokens(tokens);
     struct index_query q = tree_query(tokens, n);
     struct index_found f;
-    ck_assert(hooked_index_walk(index_view_of(hooked.t.ix), 0, &q, n, &f));
-    ck_assert_msg(f.ask || f.where.depth == n, "only %u of %u held blocks were found", f.where.depth, n);
+    REQUIRE(hooked_index_walk(index_view_of(hooked.t.ix), 0, &q, n, &f));
+    REQUIRE_MSG(f.ask || f.where.depth == n, "only %u of %u held blocks were found", f.where.depth, n);
 }
 
 static void read_between_changes(maker *make, uint32_t one_in, unsigned walks)
@@ -133,7 +138,7 @@ static void read_between_changes(maker *make, uint32_t one_in, unsigned walks)
         struct index_query q = tree_query(tokens, n);
         struct index_found f;
         hooked_between_loads = change_now;
-        ck_assert(hooked_index_walk(index_view_of(hooked.t.ix), 0, &q, n, &f));
+        REQUIRE(hooked_index_walk(index_view_of(hooked.t.ix), 0, &q, n, &f));
         if (f.where.depth > n || !allowed(tokens, f.where.depth))
             ck_abort_msg("%u tokens matched that were never there", f.where.depth);
         found += f.where.depth > 0;
@@ -143,7 +148,7 @@ static void read_between_changes(maker *make, uint32_t one_in, unsigned walks)
             anchor_is_found();
         hooked_between_loads = change_nothing;
     }
-    ck_assert_uint_gt(found, walks / 100);
+    REQUIRE(found > walks / 100);
     index_unhold(hooked.t.ix, &hooked.anchor);
     tree_audit(&hooked.t);
     tree_free(&hooked.t);
@@ -153,7 +158,7 @@ START_TEST(reader_between_changes)
 {
     static const uint32_t rates[] = {10, 40, 200};
     read_between_changes(wild, rates[_i], 60000);
-    read_between_changes(close_by, rates[_i], 60000);
+    read_between_changes(close_by, rates[_i], 100000);
 }
 END_TEST
 
@@ -179,11 +184,11 @@ static void look_closer(const struct index_view *v, const struct index_found *f,
     struct index_query front = tree_query(tokens, depth);
     if (depth == 0)
         return;
-    ck_assert_int_ne(index_path_agrees(v, f->where, &front), 0);
+    REQUIRE(index_path_agrees(v, f->where, &front) != 0);
     if (index_path_ids(v, f->where, 0, depth, pages, NULL))
         for (uint32_t i = 0; i < depth; i++)
-            ck_assert_msg(pages[i] >= 1 && pages[i] <= POOL, "page %u at %u", pages[i], i);
-    ck_assert_uint_le(index_tail_tokens(v, f->where, tokens + depth, n - depth), 1);
+            REQUIRE_MSG(pages[i] >= 1 && pages[i] <= POOL, "page %u at %u", pages[i], i);
+    REQUIRE(index_tail_tokens(v, f->where, tokens + depth, n - depth) <= 1);
 }
 
 static void reader(struct child *me, void *arg)
@@ -191,13 +196,13 @@ static void reader(struct child *me, void *arg)
     struct reading *x = arg;
     struct rng r = {x->seed};
     struct index_view v;
-    ck_assert(index_view_init(&v, x->t->header, x->t->bytes));
+    REQUIRE(index_view_init(&v, x->t->header, x->t->bytes));
     child_post(me, 1);
     for (uint32_t i = 0; !__atomic_load_n(&x->s->done, __ATOMIC_RELAXED); i++) {
         uint32_t tokens[LONG], n = x->make(&r, tokens, i % 4 == 0);
         struct index_query q = tree_query(tokens, n);
         struct index_found f;
-        ck_assert(index_walk(&v, 0, &q, n, &f));
+        REQUIRE(index_walk(&v, 0, &q, n, &f));
         if (f.where.depth > n || !allowed(tokens, f.where.depth))
             ck_abort_msg("%u tokens matched that were never there", f.where.depth);
         look_closer(&v, &f, tokens, n);
@@ -220,14 +225,64 @@ START_TEST(reader_processes_under_a_writer)
         child_start(&c[i], reader, &x[i]);
         child_wait(&c[i]);
     }
-    for (unsigned i = 0; i < 400000; i++)
+    for (unsigned i = 0; i < 200000; i++)
         change(&t, make, &r);
     __atomic_store_n(&s->done, true, __ATOMIC_RELAXED);
     for (int i = 0; i < READERS; i++) {
         child_join(&c[i]);
-        ck_assert_uint_gt(s->walks[i], 1000); /* they did read meanwhile */
-        ck_assert_uint_gt(s->matched[i], 100);
+        REQUIRE(s->walks[i] > 1000); /* they did read meanwhile */
+        REQUIRE(s->matched[i] > 100);
     }
+    tree_audit(&t);
+    tree_free(&t);
+}
+END_TEST
+
+/* All that is ever inserted carries an image over block 4; half of the readers ask without it. Blocks from
+ * there on come and go: nobody without the image may ever match them. */
+enum { PLAIN = 4, PICTURED = 8 };
+
+static const struct wire_extra picture = {.at = PLAIN, .len = 1, .digest = "a picture"};
+
+static void reader_without(struct child *me, void *arg)
+{
+    struct reading *x = arg;
+    static const uint32_t tokens[PICTURED];
+    struct index_view v;
+    REQUIRE(index_view_init(&v, x->t->header, x->t->bytes));
+    child_post(me, 1);
+    while (!__atomic_load_n(&x->s->done, __ATOMIC_RELAXED)) {
+        struct index_query q = tree_query(tokens, PICTURED);
+        struct index_found f;
+        REQUIRE(index_walk(&v, 0, &q, PICTURED, &f));
+        REQUIRE_MSG(f.where.depth <= PLAIN, "%u blocks matched without the image", f.where.depth);
+        x->s->walks[x->me]++;
+        x->s->matched[x->me] += f.where.depth > 0;
+    }
+}
+
+START_TEST(reader_extras_under_a_writer)
+{
+    struct tree t;
+    tree_new(&t, 1, POOL);
+    struct shared *s = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    static const uint32_t tokens[PICTURED];
+    struct index_query q = tree_query(tokens, PICTURED);
+    q.extras = &picture;
+    q.n_extras = 1;
+    struct reading x = {&t, s, NULL, 0, 0};
+    struct child c;
+    child_start(&c, reader_without, &x);
+    child_wait(&c);
+    for (unsigned i = 0; i < 300000; i++) {
+        struct place where = tree_insert_query(&t, &q);
+        REQUIRE_EQ(where.depth, PICTURED);
+        index_evict(t.ix, PICTURED - i % 3);
+    }
+    __atomic_store_n(&s->done, true, __ATOMIC_RELAXED);
+    child_join(&c);
+    REQUIRE(s->walks[0] > 1000);
+    REQUIRE(s->matched[0] > 100);
     tree_audit(&t);
     tree_free(&t);
 }
@@ -242,18 +297,18 @@ START_TEST(reader_agrees_with_the_writer)
     tree_new(&t, 1, POOL);
     struct rng r = rng_seeded("reader");
     struct index_view v;
-    ck_assert(index_view_init(&v, t.header, t.bytes));
+    REQUIRE(index_view_init(&v, t.header, t.bytes));
     for (int i = 0; i < 40000; i++) {
         maker *make = i % 2 ? close_by : wild;
         uint32_t tokens[LONG], n = make(&r, tokens, false);
         change(&t, make, &r);
         struct index_query q = tree_query(tokens, n);
         struct index_found f;
-        ck_assert(index_walk(&v, 0, &q, n, &f));
+        REQUIRE(index_walk(&v, 0, &q, n, &f));
         struct place exact = tree_match(&t, tokens, n);
-        ck_assert_uint_eq(f.where.depth, exact.depth);
-        ck_assert_uint_eq(f.where.identity, exact.identity);
-        ck_assert(!f.ask);
+        REQUIRE_EQ(f.where.depth, exact.depth);
+        REQUIRE_EQ(f.where.identity, exact.identity);
+        REQUIRE(!f.ask);
         look_closer(&v, &f, tokens, n);
     }
     tree_free(&t);
@@ -266,7 +321,7 @@ START_TEST(reader_ends_under_a_change_that_never_does)
     struct tree t;
     tree_new(&t, 1, POOL);
     struct index_view v;
-    ck_assert(index_view_init(&v, t.header, t.bytes));
+    REQUIRE(index_view_init(&v, t.header, t.bytes));
     static const uint32_t run[] = {0, 0, 0, 0}, branch[] = {0, 0, 1};
     tree_insert(&t, run, 4);
     tree_insert(&t, branch, 3);
@@ -275,8 +330,8 @@ START_TEST(reader_ends_under_a_change_that_never_does)
         n->version++; /* odd */
         struct index_query q = tree_query(run, 4);
         struct index_found f;
-        ck_assert(index_walk(&v, 0, &q, 4, &f));
-        ck_assert_uint_le(f.where.depth, 4);
+        REQUIRE(index_walk(&v, 0, &q, 4, &f));
+        REQUIRE(f.where.depth <= 4);
         n->version++;
     }
     tree_free(&t);
@@ -290,6 +345,7 @@ Suite *test_suite(void)
     tcase_set_timeout(t, 120 * SLOW);
     tcase_add_loop_test(t, reader_between_changes, 0, 3);
     tcase_add_loop_test(t, reader_processes_under_a_writer, 0, 2);
+    tcase_add_test(t, reader_extras_under_a_writer);
     tcase_add_test(t, reader_agrees_with_the_writer);
     tcase_add_test(t, reader_ends_under_a_change_that_never_does);
     suite_add_tcase(s, t);

@@ -25,14 +25,14 @@ START_TEST(tokens_match_every_length_and_place)
             a[i] = (uint32_t)rng_next(&r);
         memcpy(b, a + shift, LONGEST * sizeof a[0]); /* equal, differently aligned */
         for (size_t n = 0; n <= LONGEST; n++) {
-            ck_assert_uint_eq(tokens_match(a + shift, b, n), n);
-            ck_assert_uint_eq(tokens_match_atomic(a + shift, b, n), n);
+            REQUIRE_EQ(tokens_match(a + shift, b, n), n);
+            REQUIRE_EQ(tokens_match_atomic(a + shift, b, n), n);
             for (size_t at = 0; at < n; at++) {
                 b[at] ^= 1u << rng_below(&r, 32);
                 size_t want = reference(a + shift, b, n);
-                ck_assert_uint_eq(want, at);
-                ck_assert_uint_eq(tokens_match(a + shift, b, n), want);
-                ck_assert_uint_eq(tokens_match_atomic(a + shift, b, n), want);
+                REQUIRE_EQ(want, at);
+                REQUIRE_EQ(tokens_match(a + shift, b, n), want);
+                REQUIRE_EQ(tokens_match_atomic(a + shift, b, n), want);
                 b[at] = a[shift + at];
             }
         }
@@ -52,8 +52,8 @@ START_TEST(tokens_match_random)
             b[i] = rng_below(&r, 40) ? a[i] : rng_below(&r, 3);
         }
         size_t want = reference(a, b, n);
-        ck_assert_uint_eq(tokens_match(a, b, n), want);
-        ck_assert_uint_eq(tokens_match_atomic(a, b, n), want);
+        REQUIRE_EQ(tokens_match(a, b, n), want);
+        REQUIRE_EQ(tokens_match_atomic(a, b, n), want);
     }
 }
 END_TEST

@@ -12,17 +12,17 @@ void tree_new(struct tree *t, uint32_t block_tokens, uint32_t n_blocks)
                              .hash_seed = 12345,
                              .hash_mask = UINT64_MAX};
     struct index_plan plan;
-    ck_assert(index_plan(&p, &plan));
+    REQUIRE(index_plan(&p, &plan));
     t->header = mmap(NULL, plan.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(t->header, MAP_FAILED);
     *t->header = (struct index_header){
         .magic = INDEX_MAGIC, .format = LAYOUT_FORMAT, .params = p, .ready = 1};
     t->bytes = plan.bytes;
     t->bt = block_tokens;
-    ck_assert(pool_init(&t->pool, n_blocks));
+    REQUIRE(pool_init(&t->pool, n_blocks));
     t->ix = index_new(&(struct index_config){
         .region = t->header, .pool = &t->pool, .policy = policy_find("lru")});
-    ck_assert_ptr_nonnull(t->ix);
+    REQUIRE(t->ix != NULL);
     t->root = index_root_new(t->ix, 0);
     struct index_space *s = (struct index_space *)(uintptr_t)index_space_at(index_view_of(t->ix), 0);
     s->state = SPACE_LIVE; /* space 0, for index_walk */
@@ -47,7 +47,7 @@ static void show(void *arg, const char *finding, ...)
 
 void tree_audit(const struct tree *t)
 {
-    ck_assert_uint_eq(index_audit(t->ix, show, NULL), 0);
+    REQUIRE_EQ(index_audit(t->ix, show, NULL), 0);
 }
 
 struct index_query tree_query(const uint32_t *tokens, size_t n)
@@ -60,33 +60,43 @@ struct place tree_root(const struct tree *t)
     return (struct place){index_node_at(index_view_of(t->ix), t->root)->identity, t->root, 0};
 }
 
-struct place tree_match(const struct tree *t, const uint32_t *tokens, size_t n)
+static struct place match_query(const struct tree *t, const struct index_query *q)
 {
     struct place where = tree_root(t);
-    struct index_query q = tree_query(tokens, n);
-    index_match(t->ix, &q, (uint32_t)(n / t->bt), &where);
+    index_match(t->ix, q, (uint32_t)(q->n_tokens / t->bt), &where);
     return where;
+}
+
+struct place tree_match(const struct tree *t, const uint32_t *tokens, size_t n)
+{
+    struct index_query q = tree_query(tokens, n);
+    return match_query(t, &q);
 }
 
 struct place tree_insert(struct tree *t, const uint32_t *tokens, size_t n)
 {
-    enum { MOST = 128 };
-    uint32_t pages[MOST], blocks = (uint32_t)(n / t->bt);
-    bool taken[MOST];
-    struct place where = tree_match(t, tokens, n);
     struct index_query q = tree_query(tokens, n);
+    return tree_insert_query(t, &q);
+}
+
+struct place tree_insert_query(struct tree *t, const struct index_query *q)
+{
+    enum { MOST = 128 };
+    uint32_t pages[MOST], blocks = (uint32_t)(q->n_tokens / t->bt);
+    bool taken[MOST];
+    struct place where = match_query(t, q);
     uint32_t more = blocks - where.depth;
-    ck_assert_uint_le(more, MOST);
+    REQUIRE(more <= MOST);
     struct hold h = {0};
     index_hold(t->ix, &h, where);
     if (t->pool.n_free < more)
         index_evict(t->ix, more - t->pool.n_free);
-    ck_assert_uint_ge(t->pool.n_free, more);
+    REQUIRE(t->pool.n_free >= more);
     for (uint32_t i = 0; i < more; i++)
         pages[i] = pool_take(&t->pool);
     where = h.where; /* evicting may have moved it */
     if (more)
-        ck_assert_uint_eq(index_insert(t->ix, &q, pages, more, taken, &where), more);
+        REQUIRE_EQ(index_insert(t->ix, q, pages, more, taken, &where), more);
     index_stamp(t->ix, where);
     index_unhold(t->ix, &h);
     return where;

@@ -24,5 +24,6 @@ struct place tree_root(const struct tree *t);
 struct place tree_match(const struct tree *t, const uint32_t *tokens, size_t n);
 /* Insert the whole blocks of n tokens, evicting as needed; the place of their end. */
 struct place tree_insert(struct tree *t, const uint32_t *tokens, size_t n);
+struct place tree_insert_query(struct tree *t, const struct index_query *q);
 
 #endif
