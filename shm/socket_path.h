@@ -46,10 +46,15 @@ static inline void socket_paths(struct socket_paths *p, const char *given)
     p->at[p->n++] = SYSTEM_SOCKET;
 }
 
-/* How to start one: at the first path, unless that is the system's and we are not root. */
+/* How to start one: at the first path, if this user may; prefixd makes the system's directory. */
 static inline void socket_remedy(const struct socket_paths *p, char *to, size_t n)
 {
-    bool may = strcmp(p->at[0], SYSTEM_SOCKET) != 0 || geteuid() == 0;
+    char directory[SOCKET_PATH_MAX + 1] = ".";
+    const char *slash = strrchr(p->at[0], '/');
+    if (slash)
+        (void)snprintf(directory, sizeof directory, "%.*s", (int)(slash - p->at[0] + 1), p->at[0]);
+    bool system = strcmp(p->at[0], SYSTEM_SOCKET) == 0;
+    bool may = access(directory, W_OK | X_OK) == 0 || (system && geteuid() == 0);
     snprintf(to, n, "start one with `prefixd --socket %s`%s", may ? p->at[0] : "PATH",
              may ? "" : ", with a PATH where this user may make files");
 }

@@ -387,8 +387,8 @@ struct rng rng_seeded(const char *what)
     const char *given = getenv("PFX_SEED");
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
-    uint64_t seed = given ? strtoull(given, NULL, 0)
-                          : (uint64_t)t.tv_sec * 1000003u + (uint64_t)t.tv_nsec;
+    uint64_t seed =
+        given ? strtoull(given, NULL, 0) : (uint64_t)t.tv_sec * 1000003u + (uint64_t)t.tv_nsec;
     fprintf(stderr, "%s: PFX_SEED=%llu\n", what, (unsigned long long)seed);
     return (struct rng){seed};
 }

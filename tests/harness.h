@@ -26,23 +26,23 @@ enum { SLOW = 8 };
 enum { SLOW = 1 };
 #endif
 
-/* As ck_assert and ck_assert_int_eq, but silent while they hold: Check's own write a mark to a pipe each time, a
- * system call. For what is done a million times. */
-#define REQUIRE(cond)                                                                             \
-    do {                                                                                          \
-        if (!(cond))                                                                              \
-            ck_abort_msg("not so: %s", #cond);                                                    \
+/* As ck_assert and ck_assert_int_eq, but silent while they hold: Check's own write a mark to a pipe
+ * each time, a system call. For what is done a million times. */
+#define REQUIRE(cond)                                                                              \
+    do {                                                                                           \
+        if (!(cond))                                                                               \
+            ck_abort_msg("not so: %s", #cond);                                                     \
     } while (0)
-#define REQUIRE_MSG(cond, ...)                                                                    \
-    do {                                                                                          \
-        if (!(cond))                                                                              \
-            ck_abort_msg(__VA_ARGS__);                                                            \
+#define REQUIRE_MSG(cond, ...)                                                                     \
+    do {                                                                                           \
+        if (!(cond))                                                                               \
+            ck_abort_msg(__VA_ARGS__);                                                             \
     } while (0)
-#define REQUIRE_EQ(a, b)                                                                          \
-    do {                                                                                          \
-        long long a_ = (long long)(a), b_ = (long long)(b);                                       \
-        if (a_ != b_)                                                                             \
-            ck_abort_msg("%s is %lld, not %s, which is %lld", #a, a_, #b, b_);                    \
+#define REQUIRE_EQ(a, b)                                                                           \
+    do {                                                                                           \
+        long long a_ = (long long)(a), b_ = (long long)(b);                                        \
+        if (a_ != b_)                                                                              \
+            ck_abort_msg("%s is %lld, not %s, which is %lld", #a, a_, #b, b_);                     \
     } while (0)
 
 /* ---- a private daemon -------------------------------------------------------- */
@@ -62,10 +62,10 @@ void host_start(struct host *h, const char *const *options);
 /* The usual small one: n blocks of block_tokens tokens, 64 bytes a block. */
 void host_small(struct host *h, unsigned n_blocks, unsigned block_tokens);
 
-void host_stop(struct host *h);           /* SIGTERM; it must exit 0 and leave no socket */
-void host_kill(struct host *h);           /* SIGKILL */
+void host_stop(struct host *h); /* SIGTERM; it must exit 0 and leave no socket */
+void host_kill(struct host *h); /* SIGKILL */
 void host_again(struct host *h, const char *const *options); /* another one at the same socket */
-void host_pause(struct host *h);          /* SIGSTOP, and wait until it has stopped */
+void host_pause(struct host *h); /* SIGSTOP, and wait until it has stopped */
 void host_resume(struct host *h);
 bool host_logged(const struct host *h, const char *text);
 
@@ -107,17 +107,17 @@ uint32_t rng_below(struct rng *r, uint32_t n);
 uint64_t now_ms(void);
 uint64_t now_us(void);
 void sleep_us(unsigned us);
-unsigned count_fds(pid_t pid);       /* entries of /proc/PID/fd */
-uint64_t process_cpu_us(pid_t pid);  /* user + system time so far */
+unsigned count_fds(pid_t pid);      /* entries of /proc/PID/fd */
+uint64_t process_cpu_us(pid_t pid); /* user + system time so far */
 
 /* Poll until cond holds; fail after `ms`. For what another process does in its own time. */
-#define EVENTUALLY(ms, cond)                                                                      \
-    do {                                                                                          \
-        uint64_t until_ = now_ms() + (uint64_t)(ms);                                              \
-        while (!(cond)) {                                                                         \
-            ck_assert_msg(now_ms() < until_, "not within %d ms: %s", (int)(ms), #cond);           \
-            sleep_us(200);                                                                        \
-        }                                                                                         \
+#define EVENTUALLY(ms, cond)                                                                       \
+    do {                                                                                           \
+        uint64_t until_ = now_ms() + (uint64_t)(ms);                                               \
+        while (!(cond)) {                                                                          \
+            ck_assert_msg(now_ms() < until_, "not within %d ms: %s", (int)(ms), #cond);            \
+            sleep_us(200);                                                                         \
+        }                                                                                          \
     } while (0)
 
 #endif

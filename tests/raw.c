@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -115,11 +116,15 @@ bool raw_post(struct raw *r, const struct request *rq)
 
 bool raw_take(struct raw *r, struct wire_completion *out, int ms)
 {
-    uint64_t until = now_us() + (uint64_t)ms * 1000;
+    uint64_t start = now_us(), now = start;
     while (ring_peek(&r->in, out) != RING_OK) {
-        if (now_us() > until)
+        if (now > start + (uint64_t)ms * 1000)
             return false;
-        sleep_us(20);
+        if (now < start + 1000)
+            sched_yield();
+        else
+            sleep_us(100);
+        now = now_us();
     }
     ring_drop(&r->in);
     return true;
@@ -153,8 +158,7 @@ bool raw_ended(struct raw *r, int ms)
 
 uint64_t raw_lease(struct raw *r)
 {
-    struct wire_completion c =
-        raw_call(r, (struct request){.op = OP_LOOKUP, .flags = RF_NO_MATCH});
+    struct wire_completion c = raw_call(r, (struct request){.op = OP_LOOKUP, .flags = RF_NO_MATCH});
     REQUIRE_EQ(c.status, 0);
     return c.lease;
 }

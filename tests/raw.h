@@ -16,13 +16,13 @@ struct raw {
     int fds[3 + DEVICES_MAX]; /* as WELCOME brought them */
     unsigned n_fds;
     struct segment request, completion, index, pool;
-    struct channel_words *words;       /* our region: writable */
-    const struct channel_words *peer;  /* the daemon's */
-    uint8_t *arena;                    /* request arena */
-    const uint8_t *answers;            /* completion arena */
+    struct channel_words *words;      /* our region: writable */
+    const struct channel_words *peer; /* the daemon's */
+    uint8_t *arena;                   /* request arena */
+    const uint8_t *answers;           /* completion arena */
     struct ring_writer out;
     struct ring_reader in;
-    uint32_t answered;                 /* of the daemon's doze word */
+    uint32_t answered; /* of the daemon's doze word */
     struct index_view view;
     uint32_t tag;
 };

@@ -69,10 +69,10 @@ void pages_are(const struct worker *w, unsigned n_free, unsigned n_private, unsi
 {
     struct pages p = pages(w);
     REQUIRE_MSG(p.free == n_free && p.private == n_private && p.pinned == n_pinned &&
-                      p.idle == n_idle && p.inflight == 0,
-                  "free %d private %d pinned %d idle %d inflight %d, not %u %u %u %u 0",
-                  (int)p.free, (int)p.private, (int)p.pinned, (int)p.idle, (int)p.inflight, n_free,
-                  n_private, n_pinned, n_idle);
+                    p.idle == n_idle && p.inflight == 0,
+                "free %d private %d pinned %d idle %d inflight %d, not %u %u %u %u 0", (int)p.free,
+                (int)p.private, (int)p.pinned, (int)p.idle, (int)p.inflight, n_free, n_private,
+                n_pinned, n_idle);
 }
 
 void pages_equal(const struct worker *w, struct pages before)
@@ -87,8 +87,7 @@ void step(const struct worker *w)
         return;
     audit_clean(w->host);
     struct pages p = pages(w);
-    REQUIRE_EQ(p.free + p.private + p.pinned + p.idle + p.inflight,
-                      pfx_geometry(w->c)->n_blocks);
+    REQUIRE_EQ(p.free + p.private + p.pinned + p.idle + p.inflight, pfx_geometry(w->c)->n_blocks);
 }
 
 /* ---- lookups ------------------------------------------------------------------- */
@@ -284,5 +283,5 @@ void bytes_match(const struct worker *w, const struct held *h, const char *text)
     struct seq s = seq(text);
     for (uint32_t i = 0; i < h->match.n_blocks; i++)
         REQUIRE_MSG(bytes_are(w, h->table[i], &s, (size_t)(i + 1) * block_tokens(w)),
-                      "block %u at position %u of \"%s\" holds other bytes", h->table[i], i, text);
+                    "block %u at position %u of \"%s\" holds other bytes", h->table[i], i, text);
 }

@@ -23,9 +23,9 @@ enum { SEQ_MAX = 1024, TABLE_MAX = 1024 };
 struct worker {
     struct host *host;
     pfx *c;
-    pfx_space space; /* of look and cache                       */
+    pfx_space space;  /* of look and cache                       */
     uint64_t weights; /* mixed into the bytes of pages           */
-    bool unchecked;  /* no audit: the daemon is stopped or dead */
+    bool unchecked;   /* no audit: the daemon is stopped or dead */
 };
 
 /* A lease, its tokens, and its block table as the test believes it to be. */

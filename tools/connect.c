@@ -26,16 +26,15 @@
 static int fail_no_daemon(const struct tool *t, const char *cause)
 {
     struct socket_paths paths;
-    char remedy[SOCKET_PATH_MAX + 80];
+    char also[SOCKET_PATH_MAX + 80] = "", remedy[SOCKET_PATH_MAX + 80];
+    if (t->also)
+        snprintf(also, sizeof also, " nor at %s (%s)", t->also, strerror(t->also_error));
     socket_paths(&paths, t->socket);
     socket_remedy(&paths, remedy, sizeof remedy);
-    remedy[0] = 'S';
     return tool_fail(EXIT_DAEMON,
-                     "no daemon answers at %s (%s)%s%s%s%s%s. %s, or name the socket of a running "
-                     "one with --socket or $PREFIXD_SOCKET.",
-                     t->socket, cause, t->also ? " nor at " : "", t->also ? t->also : "",
-                     t->also ? " (" : "", t->also ? strerror(t->also_error) : "",
-                     t->also ? ")" : "", remedy);
+                     "no daemon answers at %s (%s)%s; %s, or name the socket of a running one with "
+                     "--socket or $PREFIXD_SOCKET.",
+                     t->socket, cause, also, remedy);
 }
 
 /* A connected socket, or -1 with errno. The path fits (tool_find). */
@@ -70,8 +69,8 @@ bool tool_find(struct tool *t)
     socket_paths(&paths, t->given);
     for (unsigned i = 0; i < paths.n; i++)
         if (strlen(paths.at[i]) > SOCKET_PATH_MAX)
-            return tool_fail(0, "the socket path %s is longer than the %d bytes of a socket's name.",
-                             paths.at[i], SOCKET_PATH_MAX),
+            return tool_fail(0, "the socket path %s is longer than the %d bytes of a socket's "
+                             "name.", paths.at[i], SOCKET_PATH_MAX),
                    false;
     t->socket = paths.at[0];
     if (paths.n == 1 || probe(paths.at[0]) == 0)
@@ -134,8 +133,8 @@ int tool_fail_silent(const struct tool *t, pid_t pid, int ms)
     snprintf(path, sizeof path, "/proc/%d/fd", pid);
     if (is_stopped(pid))
         return tool_fail(EXIT_DAEMON,
-                         "daemon %d at %s is stopped and does not answer; let it go on with SIGCONT "
-                         "(kill -CONT %d).%s", pid, t->socket, pid,
+                         "daemon %d at %s is stopped and does not answer; let it go on with "
+                         "SIGCONT (kill -CONT %d).%s", pid, t->socket, pid,
                          access(path, R_OK | X_OK) == 0
                              ? " `prefixctl status` and `tree` work all the same."
                              : "");
@@ -197,7 +196,8 @@ static int borrow_index(const struct tool *t, struct daemon_index *di)
     if (code != EXIT_GOOD || w.status == PFX_EMISMATCH) /* it waits for the first layout */
         return code;
     if (w.status != 0)
-        return tool_fail(EXIT_DAEMON, "the daemon refused: %s.", w.why);
+        return tool_fail(EXIT_DAEMON, "daemon %d at %s refused: %s; or run as the daemon's user or "
+                         "as root, who need no consent.", di->pid, t->socket, w.why);
     di->base = raw.index.base;
     di->bytes = raw.index.bytes;
     raw.index.base = NULL;

@@ -132,6 +132,8 @@ void options_help(const struct option_row *table)
             if (*p == '\n')
                 printf("%27s", "");
         }
+        if (table->max && table->max < UINT32_MAX)
+            printf(", at most %llu", (unsigned long long)table->max);
         putchar('\n');
     }
 }

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What the build needs from Debian: installed with apt-get where it is missing. Sourced by the
-# scripts beside it. Silent when all is there.
+# For the scripts beside it. What the build needs from Debian: installed with apt-get where it is
+# missing, silent when all is there. And the build, silent as long as it goes well.
 
 need_packages() {
     missing=
@@ -17,14 +17,24 @@ need_packages() {
     as_root=
     [ "$(id -u)" = 0 ] || as_root=sudo
     echo "Installing what is missing, with apt-get:$missing"
-    $as_root apt-get update -qq
     # shellcheck disable=SC2086
-    $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-        $missing >/dev/null
+    if { [ -z "$as_root" ] || command -v sudo >/dev/null; } && $as_root apt-get update -qq &&
+        $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+            --no-install-recommends $missing >/dev/null; then
+        return
+    fi
+    echo "They could not be installed. Let root run this, then run this script again:" >&2
+    echo "    apt-get update && apt-get install --no-install-recommends$missing" >&2
+    exit 1
 }
 
 # COMMAND=PACKAGE, or a package alone.
 need_build_packages() {
     need_packages meson=meson ninja=ninja-build gcc=gcc pkg-config=pkg-config libc6-dev \
         libnuma-dev libxxhash-dev libjansson-dev libinih-dev libmd-dev "$@"
+}
+
+# Not even "ninja: no work to do.", which --quiet leaves.
+build_in() {
+    ninja --quiet -C "$1" | { grep -v '^ninja: no work to do' || true; }
 }

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const struct command *const commands[] = {
@@ -32,8 +31,8 @@ static const struct option_row common_options[] = {
 
 static const char exit_codes[] =
     "\nExit codes: 0 good, 1 a check failed (audit found something, bytes were corrupt, a budget\n"
-    "was missed), 2 wrong usage, 3 no daemon there, or it refused or failed, a worker process of a\n"
-    "replay failed or died, or the output could not be written.\n";
+    "was missed), 2 wrong usage, 3 no daemon there, or it refused or failed, a worker process of\n"
+    "a replay failed or died, or the output could not be written.\n";
 
 static const struct command *running;
 
@@ -82,9 +81,10 @@ static const struct command *find_command(const char *name)
 /* An exit code: whatever ran, output that is lost is a failure. */
 static int finish(int code)
 {
-    if ((fflush(stdout) != 0 || ferror(stdout)) && code <= EXIT_FINDING)
-        return tool_fail(EXIT_DAEMON, "the output could not be written: %s.", strerror(errno));
-    return code;
+    const char *cause = fflush(stdout) != 0 ? strerror(errno) : "an earlier write failed";
+    if (!ferror(stdout) || code > EXIT_FINDING)
+        return code;
+    return tool_fail(EXIT_DAEMON, "the output could not be written: %s.", cause);
 }
 
 int main(int argc, char **argv)

@@ -1,6 +1,7 @@
 #include "tools/private_daemon.h"
 #include "tools/measure.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -39,19 +41,7 @@ static void find_binary(char *to, size_t room)
 
 /* ---- the temporary directory ----------------------------------------------------------- */
 
-static bool make_dir(struct private_daemon *d)
-{
-    const char *tmp = getenv("TMPDIR");
-    if (!tmp || *tmp != '/' || strlen(tmp) > sizeof d->dir - sizeof "/prefixctl-XXXXXX")
-        tmp = "/tmp"; /* a socket's path is short */
-    snprintf(d->dir, sizeof d->dir, "%s/prefixctl-XXXXXX", tmp);
-    if (!mkdtemp(d->dir)) {
-        d->dir[0] = '\0';
-        return false;
-    }
-    snprintf(d->socket, sizeof d->socket, "%s/socket", d->dir);
-    return true;
-}
+#define DIR_PREFIX "prefixctl-"
 
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
 {
@@ -65,6 +55,56 @@ static void remove_dir(struct private_daemon *d)
     if (d->dir[0])
         nftw(d->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
     d->dir[0] = '\0';
+}
+
+/* Of somebody of this user who was killed: the lock file is there, of an earlier second, and the
+ * daemon that held it is not. */
+static bool is_left_over(int tmp, const char *name)
+{
+    char path[300];
+    struct stat dir, file;
+    if (strncmp(name, DIR_PREFIX, sizeof DIR_PREFIX - 1) != 0 ||
+        fstatat(tmp, name, &dir, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISDIR(dir.st_mode) ||
+        dir.st_uid != geteuid())
+        return false;
+    snprintf(path, sizeof path, "%s/socket.lock", name);
+    int lock = openat(tmp, path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    bool left = lock >= 0 && fstat(lock, &file) == 0 && file.st_mtime + 2 < time(NULL) &&
+                flock(lock, LOCK_EX | LOCK_NB) == 0;
+    if (lock >= 0)
+        close(lock);
+    return left;
+}
+
+static void remove_left_over(const char *tmp)
+{
+    DIR *all = opendir(tmp);
+    for (struct dirent *e; all && (e = readdir(all));) {
+        struct private_daemon gone;
+        if (strlen(e->d_name) < sizeof gone.dir - strlen(tmp) - 1 &&
+            is_left_over(dirfd(all), e->d_name)) {
+            snprintf(gone.dir, sizeof gone.dir, "%s/%s", tmp, e->d_name);
+            remove_dir(&gone);
+        }
+    }
+    if (all)
+        closedir(all);
+}
+
+static int make_dir(struct private_daemon *d)
+{
+    const char *tmp = getenv("TMPDIR");
+    if (!tmp || *tmp != '/' || strlen(tmp) > sizeof d->dir - sizeof "/" DIR_PREFIX "XXXXXX")
+        tmp = "/tmp"; /* a socket's path is short */
+    remove_left_over(tmp);
+    snprintf(d->dir, sizeof d->dir, "%s/" DIR_PREFIX "XXXXXX", tmp);
+    if (!mkdtemp(d->dir)) {
+        d->dir[0] = '\0';
+        return tool_fail(EXIT_DAEMON, "cannot make a temporary directory in %s: %s; set TMPDIR to "
+                         "the short path of one where this user may write.", tmp, strerror(errno));
+    }
+    snprintf(d->socket, sizeof d->socket, "%s/socket", d->dir);
+    return EXIT_GOOD;
 }
 
 static int open_log(const struct private_daemon *d, int flags)
@@ -170,8 +210,9 @@ int private_daemon_start(struct private_daemon *d, const struct daemon_args *arg
 {
     int out[2];
     *d = (struct private_daemon){0};
-    if (!make_dir(d))
-        return tool_fail(EXIT_DAEMON, "cannot make a temporary directory: %s.", strerror(errno));
+    int code = make_dir(d);
+    if (code != EXIT_GOOD)
+        return code;
     if (pipe2(out, O_CLOEXEC) != 0) {
         remove_dir(d);
         return tool_fail(EXIT_DAEMON, "cannot make a pipe: %s.", strerror(errno));

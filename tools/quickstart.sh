@@ -1,5 +1,6 @@
 #!/bin/bash
 # Build prefixd, let two workers share its cache for a while, say what that saved.
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # sh FILE
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/packages.sh
@@ -8,7 +9,7 @@ need_build_packages
 echo "Building (release, in build/release) ..."
 [ -f build/release/build.ninja ] ||
     meson setup build/release --buildtype=release -Dtests=false >/dev/null
-ninja --quiet -C build/release
+build_in build/release
 
 dir=$(mktemp -d)
 daemon=
@@ -17,9 +18,10 @@ clean_up() {
     rm -rf "$dir"
 }
 trap clean_up EXIT
+trap 'trap - INT; kill -INT $$' INT # ^C: clean up, and end as by ^C
 
 export PREFIXD_SOCKET=$dir/prefixd.sock
-build/release/daemon/prefixd --blocks 65536 --block-tokens 16 --block-bytes 4K \
+setsid build/release/daemon/prefixd --blocks 65536 --block-tokens 16 --block-bytes 4K \
     >"$dir/out" 2>"$dir/log" &
 daemon=$!
 for ((i = 0; i < 300; i++)); do

@@ -32,7 +32,7 @@ static struct {
 static const struct option_row options[] = {
     {"trace", "FILE", OPTION_TEXT, &opt.trace, 0,
      "requests, a JSON object a line (default: a built-in chat workload)"},
-    {"workers", "N", OPTION_NUMBER, &opt.workers, WORKERS_MAX, "worker processes (default: 1, at most 256)"},
+    {"workers", "N", OPTION_NUMBER, &opt.workers, WORKERS_MAX, "worker processes (default: 1)"},
     {"limit", "REQUESTS", OPTION_NUMBER, &opt.limit, 0, "stop after so many requests"},
     {"pad-last", NULL, OPTION_FLAG, &opt.pad_last, 0,
      "count a request's last, partial block of 512 tokens as a whole one,\n"

@@ -1,15 +1,17 @@
 #!/bin/bash
 # Build with the address and undefined-behaviour sanitizers and run every test: a line each, then
 # the count. Fails if a test fails.
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # sh FILE
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/packages.sh
 
 need_build_packages check
+echo "Building (sanitizers, in build/test) ..."
 [ -f build/test/build.ninja ] ||
     meson setup build/test --buildtype=debugoptimized -Db_sanitize=address,undefined \
         -Db_lundef=false >/dev/null
-ninja --quiet -C build/test
+build_in build/test
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT

@@ -209,6 +209,42 @@ START_TEST(order_across_leases)
 }
 END_TEST
 
+/* An insert of many pieces is one call: another of the same tokens does not come in between. */
+START_TEST(order_of_large_inserts)
+{
+    enum { N = 60000, LEASES = 4 };
+    struct host h;
+    HOST_START(&h, "--blocks", "20000", "--block-tokens", "16", "--block-bytes", "64");
+    pfx *c = connect_with(&h, (struct pfx_options){0});
+    static uint32_t tokens[N];
+    struct pfx_insert_args in = {.size = sizeof in, .tokens = tokens, .n_written = N};
+    struct pfx_lookup_args look = {.size = sizeof look};
+    uint64_t lease[LEASES];
+    for (uint32_t round = 0; round < 5; round++) {
+        sequence(tokens, N, round);
+        for (uint64_t i = 0; i < LEASES; i++) {
+            OK(pfx_submit_lookup(c, &look, i));
+            lease[i] = completion_of(c, i, 0).lease;
+            OK(pfx_submit_reserve(c, lease[i], N / 16, i));
+            completion_of(c, i, 0);
+        }
+        for (uint64_t i = 0; i < LEASES; i++)
+            OK(pfx_submit_insert(c, lease[i], &in, i));
+        for (uint64_t i = 0; i < LEASES; i++) {
+            struct pfx_completion k = completion_of(c, i, 0);
+            ck_assert_uint_eq(k.insert.cached_blocks, N / 16);
+            ck_assert_uint_eq(k.insert.new_blocks, i ? 0 : N / 16);
+            ck_assert_uint_eq(k.insert.duplicate_blocks, i ? N / 16 : 0);
+        }
+        for (uint64_t i = 0; i < LEASES; i++)
+            OK(pfx_release(c, lease[i]));
+    }
+    pfx_close(c);
+    audit_clean(&h);
+    host_stop(&h);
+}
+END_TEST
+
 /* A fetch submitted before a flush succeeds, though the flush may be over when its answer is read. */
 START_TEST(fetch_before_a_flush)
 {
@@ -539,6 +575,7 @@ Suite *test_suite(void)
     tcase_add_test(t, failures_and_their_completions);
     tcase_add_test(t, order_of_calls_and_answers);
     tcase_add_test(t, order_across_leases);
+    tcase_add_test(t, order_of_large_inserts);
     tcase_add_test(t, fetch_before_a_flush);
     tcase_add_test(t, tags_may_repeat);
     tcase_add_test(t, arrays_are_free_after_submit);

@@ -24,7 +24,7 @@ Suite *test_suite(void)
     Suite *s = suite_create("twin");
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 120 * SLOW);
-    tcase_add_test(t, twins_agree);
+    tcase_add_loop_test(t, twins_agree, 0, 3); /* each with a seed, ring and arena of its own */
     suite_add_tcase(s, t);
     return s;
 }

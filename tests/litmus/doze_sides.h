@@ -1,6 +1,6 @@
 /*
- * The two sides of DOZE, compiled twice: doze_strong.c as shm/ring.h has it, doze_weak.c with both full
- * fences turned into compiler barriers and nothing else changed.
+ * The two sides of DOZE, compiled twice: doze_strong.c as shm/ring.h has it, doze_weak.c with both
+ * full fences turned into compiler barriers and nothing else changed.
  *
  *      sleeper (DOZE-1)             writer (DOZE-2)
  *      doze = odd                   tail = 1

@@ -1,15 +1,15 @@
 /*
- * A litmus for each named ordering edge: seen to fail when the order is weakened, and not with it. A
- * stress test is no evidence for an ordering edge (style.md, "A warning that was measured").
+ * A litmus for each named ordering edge: seen to fail when the order is weakened, and not with it.
+ * A stress test is no evidence for an ordering edge (style.md, "A warning that was measured").
  *
  *   DOZE     a real store-buffer test: x86-64 itself lets a load pass an earlier store, so with the
  *            fences taken out the hardware breaks it
  *   POST, DROP, VERSION, LATCH
  *            x86-64 keeps stores among themselves, and loads among themselves, in program order, so
  *            taking away release and acquire would show nothing here (it would on ARM, and to the
- *            compiler everywhere). These are weakened by writing the accesses in the order in which a
- *            weaker machine may perform them. That shows what each edge is for and that the litmus has
- *            eyes; it is no proof for machines that we do not have.
+ *            compiler everywhere). These are weakened by writing the accesses in the order in
+ *            which a weaker machine may perform them. That shows what each edge is for and that
+ *            the litmus has eyes; it is no proof for machines that we do not have.
  */
 #include "shm/ring.h"
 #include "shm/stats.h"
@@ -141,8 +141,8 @@ static void *act_on(void *arg)
 
 /* Run the writer against `judge` (true: it saw something impossible) until n judgements were passed
  * or, in weakened runs, one was bad. */
-static unsigned judged(void (*act)(struct stage *, uint64_t), bool (*judge)(struct stage *, uint64_t),
-                       unsigned n, bool weakened)
+static unsigned judged(void (*act)(struct stage *, uint64_t),
+                       bool (*judge)(struct stage *, uint64_t), unsigned n, bool weakened)
 {
     struct stage *s = aligned_alloc(64, (sizeof *s + 63) & ~(size_t)63);
     memset(s, 0, sizeof *s);
@@ -295,7 +295,8 @@ static void version_strong(struct stage *s, uint64_t n) /* as node_begin and nod
     a_moment(n);
 }
 
-static void version_weak_writer(struct stage *s, uint64_t n) /* changes seen before the odd version */
+/* Changes are seen before the odd version. */
+static void version_weak_writer(struct stage *s, uint64_t n)
 {
     change_words(s, n);
     shm_store(&s->version, s->version + 1);
@@ -315,7 +316,8 @@ static bool version_read(struct stage *s, uint64_t n)
     return record_wrong(seen, seen[0]);
 }
 
-static bool version_weak_reader(struct stage *s, uint64_t n) /* the check is done before the reading */
+/* The check is done before the reading. */
+static bool version_weak_reader(struct stage *s, uint64_t n)
 {
     uint64_t seen[8];
     uint64_t before = shm_load_acquire(&s->version);

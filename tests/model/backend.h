@@ -1,9 +1,9 @@
 /*
  * backend.h - two ways to the real thing, behind the same calls:
  *
- *   local    the daemon's functions in this process, a session a connection, records built here as the
- *            library builds them; lookups go now the fast way, now the slow one, in pieces
- *   remote   the library and a prefixd of its own
+ *   local    the daemon's functions in this process, a session a connection, records built here as
+ * the library builds them; lookups go now the fast way, now the slow one, in pieces remote   the
+ * library and a prefixd of its own
  */
 #ifndef TESTS_BACKEND_H
 #define TESTS_BACKEND_H

@@ -37,8 +37,8 @@ static void make_tables(struct local *x, uint32_t bt, uint32_t n_blocks, uint64_
     d->header->params = p;
     d->index_segment = (struct segment){.fd = -1, .base = d->header, .bytes = plan.bytes};
     REQUIRE(pool_init(&d->pool, n_blocks));
-    d->index = index_new(&(struct index_config){
-        .region = d->header, .pool = &d->pool, .policy = x->options.policy});
+    d->index = index_new(
+        &(struct index_config){.region = d->header, .pool = &d->pool, .policy = x->options.policy});
     REQUIRE(d->index != NULL);
     d->spaces = spaces_new(d->index);
     REQUIRE(d->spaces && leases_init(&d->leases, 256));
@@ -159,14 +159,18 @@ static uint64_t limit_of(const struct pfx_lookup_args *a)
     return most < a->n_tokens ? most : a->n_tokens;
 }
 
-static struct wire_completion lookup_fast(struct local *x, int conn, const struct pfx_lookup_args *a,
-                                          const struct index_query *q, const struct index_found *found)
+static struct wire_completion lookup_fast(struct local *x, int conn,
+                                          const struct pfx_lookup_args *a,
+                                          const struct index_query *q,
+                                          const struct index_found *found)
 {
     uint64_t bt = x->d.header->params.block_tokens, most = limit_of(a);
     uint32_t step = multiple_of((uint32_t)bt, a->match_multiple) / (uint32_t)bt;
     struct request rq = {.op = OP_LOOKUP, .flags = a->flags & PFX_QUIET ? RF_QUIET : 0};
-    rq.lookup = (struct request_lookup){
-        .space = a->space, .session = a->session, .where = found->where, .n_tokens = (uint32_t)a->n_tokens};
+    rq.lookup = (struct request_lookup){.space = a->space,
+                                        .session = a->session,
+                                        .where = found->where,
+                                        .n_tokens = (uint32_t)a->n_tokens};
     uint32_t cut = found->where.depth / step * step;
     uint64_t matched = cut * bt, rest = most - matched < bt ? most - matched : bt;
     if (cut == found->where.depth && !(a->flags & PFX_NO_TAIL) && rest) {
@@ -179,7 +183,8 @@ static struct wire_completion lookup_fast(struct local *x, int conn, const struc
     return c;
 }
 
-static struct wire_completion lookup_slow(struct local *x, int conn, const struct pfx_lookup_args *a,
+static struct wire_completion lookup_slow(struct local *x, int conn,
+                                          const struct pfx_lookup_args *a,
                                           const struct index_query *q)
 {
     uint64_t bt = x->d.header->params.block_tokens, first = 0;
@@ -218,7 +223,8 @@ static void read_table(struct local *x, int conn, uint64_t lease, uint32_t n)
     memcpy(x->ids, x->session[conn]->completion_arena, n * 4u);
 }
 
-static int local_lookup(void *self, int conn, const struct pfx_lookup_args *a, struct pfx_match *out)
+static int local_lookup(void *self, int conn, const struct pfx_lookup_args *a,
+                        struct pfx_match *out)
 {
     struct local *x = self;
     struct index_query q = query_of(a->tokens, a->n_tokens, a->extras, a->n_extras);
@@ -276,7 +282,8 @@ static ssize_t local_peek(void *self, int conn, const struct pfx_lookup_args *a,
 static int local_reserve(void *self, int conn, uint64_t lease, uint32_t n, uint32_t *blocks)
 {
     struct local *x = self;
-    struct request rq = {.op = OP_RESERVE, .lease = lease, .reserve = {.n = n, .room = n < 1024 ? n : 0}};
+    struct request rq = {
+        .op = OP_RESERVE, .lease = lease, .reserve = {.n = n, .room = n < 1024 ? n : 0}};
     struct wire_completion c = call(x, conn, &rq);
     if (c.status == 0)
         memcpy(blocks, x->session[conn]->completion_arena, c.table.n * 4u);
@@ -408,7 +415,8 @@ struct backend backend_local(uint32_t block_tokens, uint32_t n_blocks, uint64_t 
 {
     struct local *x = calloc(1, sizeof *x);
     x->rng.state = seed;
-    x->options = (struct options){.max_leases = 64, .max_workers = CONNS, .policy = policy_find("lru")};
+    x->options =
+        (struct options){.max_leases = 64, .max_workers = CONNS, .policy = policy_find("lru")};
     x->d.options = &x->options;
     list_init(&x->d.sessions);
     list_init(&x->d.groups);

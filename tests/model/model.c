@@ -64,8 +64,8 @@ int model_block_add(struct model *m, uint32_t root, const struct key *key, uint3
 {
     for (int b = 0; b < MODEL_BLOCKS; b++)
         if (!m->block[b].used) {
-            m->block[b] = (struct model_block){
-                .used = true, .root = root, .page = page, .key = *key};
+            m->block[b] =
+                (struct model_block){.used = true, .root = root, .page = page, .key = *key};
             return b;
         }
     ck_abort_msg("the model has no room for a block");

@@ -2,11 +2,10 @@
  * model.h - the cache as the documents describe it, too simple to be wrong: a list of blocks, each
  * with its whole prefix, and loops over it. No tree, no hash, no counts kept anywhere.
  *
- *   block   the tokens (and extras) from the start of its sequence to its end, its page, and when it
- *           was last used; a partial block is one whose length is no multiple of block_tokens
- *   held    some lease's path, tail or partial block begins with it
- *   leaf    no other block's prefix begins with its own
- *   victim  the leaf that is not held and was used longest ago
+ *   block   the tokens (and extras) from the start of its sequence to its end, its page, and when
+ * it was last used; a partial block is one whose length is no multiple of block_tokens held    some
+ * lease's path, tail or partial block begins with it leaf    no other block's prefix begins with
+ * its own victim  the leaf that is not held and was used longest ago
  *
  * Every call returns what pfx_* would. Page ids are the daemon's choice: the model is told which
  * ones a reserve gave, and checks that they were free.

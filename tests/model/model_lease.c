@@ -220,8 +220,8 @@ static void report(const struct model *m, const struct model_lease *l, uint32_t 
 }
 
 /* The page at the end of the held path, published under `key` or a duplicate of a block there. */
-static bool publish(struct model *m, struct model_lease *l, uint32_t position, const struct key *key,
-                    int existing, int *block)
+static bool publish(struct model *m, struct model_lease *l, uint32_t position,
+                    const struct key *key, int existing, int *block)
 {
     uint32_t i = position - l->matched;
     *block = existing;
@@ -237,7 +237,8 @@ static bool publish(struct model *m, struct model_lease *l, uint32_t position, c
 
 static uint32_t insert_partial(struct model *m, struct model_lease *l, const struct key *written)
 {
-    uint32_t from = l->path.n, end = key_extra_after(written, from, written->n), shared, created = 0;
+    uint32_t from = l->path.n, end = key_extra_after(written, from, written->n), shared,
+             created = 0;
     if (end == from)
         return 0; /* an extra begins with it: no lookup could use it */
     struct key key = key_cut(written, end);
@@ -251,7 +252,8 @@ static uint32_t insert_partial(struct model *m, struct model_lease *l, const str
 }
 
 /* What the lease knows of the tokens: its held path, and after PFX_FINAL the partial block too. */
-static bool contradicts(const struct model *m, const struct model_lease *l, const struct key *written)
+static bool contradicts(const struct model *m, const struct model_lease *l,
+                        const struct key *written)
 {
     struct key known = l->path;
     if (l->partial >= 0)

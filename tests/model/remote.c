@@ -32,7 +32,8 @@ static void remote_detach(void *self, int conn, bool clean)
     EVENTUALLY(5000 * SLOW, counters(&x->watcher).workers == workers - 1);
 }
 
-static int remote_space_open(void *self, int conn, const struct pfx_space_desc *desc, pfx_space *out)
+static int remote_space_open(void *self, int conn, const struct pfx_space_desc *desc,
+                             pfx_space *out)
 {
     return pfx_space_open(conn_of(self, conn), desc, out);
 }

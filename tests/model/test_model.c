@@ -2,8 +2,9 @@
  * Random operations against the daemon and the model; after each the results, all counters and the
  * daemon's own audit must agree. (B23 i.)
  *
- * Everything is tiny, so that splits, merges, tails, duplicates and full pools are the rule: 24 to 60
- * blocks of 1 to 4 tokens over an alphabet of 2 or 3. A failing run is repeated by PFX_SEED=<printed>.
+ * Everything is tiny, so that splits, merges, tails, duplicates and full pools are the rule: 24 to
+ * 60 blocks of 1 to 4 tokens over an alphabet of 2 or 3. A failing run is repeated by
+ * PFX_SEED=<printed>.
  */
 #include "tests/model/backend.h"
 #include "tests/model/model.h"
@@ -21,7 +22,7 @@ struct run {
     struct model m;
     struct rng rng;
     struct shape shape;
-    uint64_t lease[MODEL_LEASES]; /* the daemon's names of the model's leases */
+    uint64_t lease[MODEL_LEASES];   /* the daemon's names of the model's leases */
     struct key meant[MODEL_LEASES]; /* the sequence that each lease works on */
     pfx_space space[MODEL_SPACES];
     uint64_t dead_lease; /* one that was released */
@@ -201,7 +202,8 @@ static void do_reserve(struct run *r)
     const struct model_lease *l = &r->m.lease[lease];
     uint32_t room = MODEL_BLOCKS - l->n_pages;
     /* which of two errors comes first is nobody's promise: too much only of a lease in order */
-    bool in_order = !l->final && r->m.root[l->space] == l->root && r->m.conn[conn].group == l->group;
+    bool in_order =
+        !l->final && r->m.root[l->space] == l->root && r->m.conn[conn].group == l->group;
     uint32_t n = in_order && one_in(r, 30) ? r->shape.n_blocks + dice(r, 3) : dice(r, 6);
     n = n < room || n > r->shape.n_blocks ? n : 0;
     uint32_t blocks[MODEL_BLOCKS + 8];
@@ -342,14 +344,14 @@ static void do_connection(struct run *r)
     }
 }
 
-/* ---- the run ---------------------------------------------------------------------------------- */
+/* ---- the run ---------------------------------------- */
 
 static const struct {
     void (*act)(struct run *r);
     uint32_t weight;
 } kinds[] = {
-    {do_lookup, 30}, {do_insert, 25}, {do_reserve, 20}, {do_release, 14}, {do_peek, 8},
-    {do_truncate, 5}, {do_evict, 4},  {do_space, 2},    {do_connection, 1}, {do_flush, 1},
+    {do_lookup, 30},  {do_insert, 25}, {do_reserve, 20}, {do_release, 14},   {do_peek, 8},
+    {do_truncate, 5}, {do_evict, 4},   {do_space, 2},    {do_connection, 1}, {do_flush, 1},
 };
 
 static void same_counters(struct run *r)
@@ -362,7 +364,7 @@ static void same_counters(struct run *r)
     const uint64_t *a = (const uint64_t *)&got, *b = (const uint64_t *)&want;
     for (size_t i = 0; i < sizeof got / 8; i++)
         REQUIRE_MSG(a[i] == b[i], "counter %zu of pfx_stats is %llu, the model says %llu", i,
-                      (unsigned long long)a[i], (unsigned long long)b[i]);
+                    (unsigned long long)a[i], (unsigned long long)b[i]);
 }
 
 static void operate(struct run *r)
@@ -423,7 +425,11 @@ END_TEST
 START_TEST(b14_hash_of_0_and_8_bits)
 {
     run_local("model, narrowed hash",
-              (struct shape){2, 40, 3, 1, _i == 0 ? 0 : _i == 1 ? 0xff : 0xffull << 32}, 20000);
+              (struct shape){2, 40, 3, 1,
+                             _i == 0   ? 0
+                             : _i == 1 ? 0xff
+                                       : 0xffull << 32},
+              20000);
 }
 END_TEST
 

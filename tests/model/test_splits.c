@@ -1,5 +1,5 @@
-/* B23 (ii): an edge of 8 blocks split at its 7 inner boundaries in all 5,040 orders, with an audit after
- * every step, then evicted to empty. */
+/* B23 (ii): an edge of 8 blocks split at its 7 inner boundaries in all 5,040 orders, with an audit
+ * after every step, then evicted to empty. */
 #include "tests/model/backend.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Public reports B01 to B12 (reference counts, ownership, eviction, match length), in the words of
- * ../../shared/scenarios/public-reports.md; 4 tokens a block. */
+/* Public reports B01 to B12 (reference counts, ownership, eviction, match length): outages of
+ * systems like this one, as scenarios (COVERAGE.md); 4 tokens a block. */
 #include "tests/worker.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Public reports B14 to B23 (identity, adapters and tenants, partial blocks, splits). The runs with a
- * narrowed hash, and B23's 200,000 operations and 5,040 orders, are in tests/model/. */
+/* Public reports B14 to B23 (identity, adapters and tenants, partial blocks, splits). The runs with
+ * a narrowed hash, and B23's 200,000 operations and 5,040 orders, are in tests/model/. */
 #include "tests/worker.h"
 
 #include <stdio.h>

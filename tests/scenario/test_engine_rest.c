@@ -1,5 +1,5 @@
-/* Engine faults beyond the tree (test_engine_tree.c) that concern this part: reserving, scheduling, lifecycle,
- * identity. What belongs to snapshots and the disk tier is named in COVERAGE.md. */
+/* Engine faults beyond the tree (test_engine_tree.c) that concern this part: reserving, scheduling,
+ * lifecycle, identity. What belongs to snapshots and the disk tier is named in COVERAGE.md. */
 #include "tests/worker.h"
 
 #include <dirent.h>
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* E64: exhaustion evicts the cache before it fails anybody, and a failure leaves the table in step. */
+/* E64: exhaustion evicts the cache before it fails anybody; a failure leaves the table in step. */
 START_TEST(e64_exhaustion_evicts_then_fails_cleanly)
 {
     struct host h;
@@ -45,8 +45,7 @@ static unsigned files_in(const char *dir, const char *foreign)
 /* E75, E96: a directory of its own or shared, nothing foreign is touched and nothing piles up. */
 START_TEST(e75_starts_and_stops_leave_nothing)
 {
-    static const char *const options[] = {"--blocks", "8", "--block-tokens", "4", "--block-bytes", "64",
-                                          NULL};
+    static const char *const options[] = {"--blocks", "8", "--block-tokens", "4", NULL};
     struct host a, b;
     char path[128];
     host_start(&a, options);
@@ -141,7 +140,8 @@ START_TEST(e118_null_cache_leaks_nothing)
 {
     struct host h;
     struct worker w;
-    HOST_START(&h, "--index", "none", "--blocks", "8", "--block-tokens", "4", "--block-bytes", "64");
+    HOST_START(&h, "--index", "none", "--blocks", "8", "--block-tokens", "4", "--block-bytes",
+               "64");
     worker_open(&w, &h, NULL);
     for (int i = 0; i < 200; i++) {
         struct held l = look(&w, "aaaabbbbcccc");
@@ -156,7 +156,7 @@ START_TEST(e118_null_cache_leaks_nothing)
 }
 END_TEST
 
-/* E120: taken by one, given back by another of its group: the books are the daemon's, not a thread's. */
+/* E120: taken by one, given back by a mate: the books are the daemon's, not a thread's. */
 static void take_and_tell(struct child *me, void *arg)
 {
     struct worker w;

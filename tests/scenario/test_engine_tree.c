@@ -1,6 +1,6 @@
 /* Engine faults E1 to E34 (tree counts, block ownership, sub-block matching): what a single-process
- * engine got wrong, made impossible here. Numbers are those of ../../shared/scenarios/engine-faults.md;
- * COVERAGE.md says where the rest is. */
+ * engine got wrong, made impossible here. COVERAGE.md says
+ * where the rest is. */
 #include "tests/worker.h"
 
 #include <string.h>
@@ -408,11 +408,8 @@ START_TEST(e31_images_are_part_of_the_key)
     struct seq s = seq("t..ppppt");
     struct pfx_extra extra = {.at = 2, .len = 4};
     memset(extra.digest, 1, sizeof extra.digest);
-    struct pfx_insert_args args = {.size = sizeof args,
-                                   .tokens = s.at,
-                                   .n_written = s.n,
-                                   .extras = &extra,
-                                   .n_extras = 1};
+    struct pfx_insert_args args = {
+        .size = sizeof args, .tokens = s.at, .n_written = s.n, .extras = &extra, .n_extras = 1};
     struct pfx_insert_result r = {.size = sizeof r};
     ck_assert_int_eq(pfx_insert(w.c, l.lease, &args, NULL, &r), 0);
     ck_assert_uint_eq(r.cached_blocks, 2);

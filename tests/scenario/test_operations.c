@@ -1,5 +1,5 @@
-/* A test a row of ../../shared/design/operations.md (but snapshots and disk): every operation that the
- * project was founded on, across processes. */
+/* A test a row of the founding interface (COVERAGE.md; but snapshots and disk): every operation
+ * that the project was founded on, across processes. */
 #include "tests/worker.h"
 
 #include <string.h>
@@ -24,7 +24,8 @@ START_TEST(op_is_active)
     ck_assert_uint_eq(pfx_geometry(w.c)->active, 1);
     teardown(&h, &w);
 
-    HOST_START(&h, "--index", "none", "--blocks", "8", "--block-tokens", "4", "--block-bytes", "64");
+    HOST_START(&h, "--index", "none", "--blocks", "8", "--block-tokens", "4", "--block-bytes",
+               "64");
     worker_open(&w, &h, NULL);
     ck_assert_uint_eq(pfx_geometry(w.c)->active, 0);
     struct held l = look(&w, "aaaabbbbx"); /* every call works, nothing is ever found */

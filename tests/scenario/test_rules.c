@@ -1,5 +1,6 @@
-/* The rules marked (!) in sections 3 to 6 of ../../shared/design/design.md, each where a worker would meet it.
- * Those on identity, versions and recency, and on seals, are also in tests/unit/. */
+/* The rules of the design that are there because the obvious way serves wrong bytes or stalls the
+ * daemon, each where a worker would meet it (COVERAGE.md). Those on identity, versions and recency,
+ * and on seals, are also in tests/unit/. */
 #include "tests/raw.h"
 #include "tests/worker.h"
 
@@ -24,7 +25,8 @@ START_TEST(rule_no_worker_can_seal_what_it_got)
     }
     /* what the daemon alone writes cannot even be mapped for writing */
     for (unsigned i = 1; i <= 2; i++)
-        ck_assert_ptr_eq(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, r.fds[i], 0), MAP_FAILED);
+        ck_assert_ptr_eq(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, r.fds[i], 0),
+                         MAP_FAILED);
     raw_open(&next, &h, "next"); /* maps the pool for writing */
     memset(next.pool.base, 1, 64);
     raw_close(&next);
@@ -33,8 +35,8 @@ START_TEST(rule_no_worker_can_seal_what_it_got)
 }
 END_TEST
 
-/* Section 3: wake-ups are packets that are never waited for. A worker that asks for one at every record
- * and never reads them holds nobody up. */
+/* Section 3: wake-ups are packets that are never waited for. A worker that asks for one at every
+ * record and never reads them holds nobody up. */
 START_TEST(rule_unread_wakeups_hold_nobody_up)
 {
     struct host h;
@@ -91,8 +93,9 @@ START_TEST(rule_timed_out_lease_takes_only_a_release)
 }
 END_TEST
 
-/* Section 5: page ids count only after the hold is granted. One process evicts the prefix and caches it anew in
- * other pages, over and over; the bytes under a hold are always the prefix' own. */
+/* Section 5: page ids count only after the hold is granted. One process evicts the prefix and
+ * caches it anew in other pages, over and over; the bytes under a hold are always the prefix' own.
+ */
 static void mover(struct child *me, void *arg)
 {
     struct worker w;
@@ -151,8 +154,8 @@ START_TEST(rule_page_ids_count_only_under_the_hold)
 }
 END_TEST
 
-/* Section 6: a scheduler holds leases while its ranks copy; if it alone is killed, its pages stay. (The
- * murder test in tests/death/ does this a thousand times under writing ranks.) */
+/* Section 6: a scheduler holds leases while its ranks copy; if it alone is killed, its pages stay.
+ * (The murder test in tests/death/ does this a thousand times under writing ranks.) */
 static void scheduler(struct child *me, void *arg)
 {
     struct worker w;
@@ -194,7 +197,8 @@ START_TEST(rule_group_outlives_its_killed_member)
 }
 END_TEST
 
-/* Section 5, recency, as a worker sees it: a prefix outlives its suffix, and only what was asked for is young. */
+/* Section 5, recency, as a worker sees it: a prefix outlives its suffix, and only what was asked
+ * for is young. */
 START_TEST(rule_recency_through_the_interface)
 {
     struct host h;

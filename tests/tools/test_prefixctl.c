@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char *const commands[] = {"status", "workers", "leases", "tree", "audit",
@@ -22,6 +23,9 @@ START_TEST(ctl_help)
     ck_assert_int_eq(s.code, 0);
     for (int i = 0; i < COMMANDS; i++)
         ck_assert_msg(strstr(s.out, commands[i]) != NULL, "--help does not show %s", commands[i]);
+    RUN(&s, prefixctl_path(), "-h");
+    ck_assert_int_eq(s.code, 0);
+    ck_assert_ptr_nonnull(strstr(s.out, "replay"));
     RUN(&s, prefixctl_path(), "--version");
     ck_assert_int_eq(s.code, 0);
     ck_assert_int_eq(strncmp(s.out, "prefixctl ", 10), 0);
@@ -41,6 +45,7 @@ static const struct wrong {
 } wrong[] = {
     {{"stats"}, "stats"},
     {{"--json"}, "--json"},
+    {{"--json", "status"}, "options come after the command"},
     {{"status", "--nonsense"}, "--nonsense"},
     {{"status", "extra"}, "extra"},
     {{"workers", "extra"}, "extra"},
@@ -57,6 +62,11 @@ static const struct wrong {
     {{"flush", "everything"}, "everything"},
     {{"flush", "--all", "--space", "3"}, "--all"},
     {{"flush", "--space", "x"}, "--space"},
+    {{"flush", "--all", "--space", "0"}, "--all"},
+    {{"flush", "--space", "18446744073709551615"}, "--space"},
+    {{"bench", "ring", "--socket", NOBODY}, "--socket"},
+    {{"replay", "--private", "--socket", NOBODY}, "--socket"},
+    {{"replay", "--private", "--trace", "/etc"}, "directory"},
     {{"bench", "nonsense"}, "nonsense"},
     {{"replay", "file"}, "file"},
     {{"replay", "--workers", "0"}, "--workers"},
@@ -120,7 +130,9 @@ START_TEST(ctl_socket_too_long)
     memset(path, 'x', sizeof path - 1);
     path[sizeof path - 1] = '\0';
     RUN(&s, prefixctl_path(), "status", "--socket", path);
-    refused(&s, 3, "longer");
+    refused(&s, 2, "longer");
+    RUN(&s, prefixctl_path(), "status", "--socket", "");
+    refused(&s, 2, "--socket");
 }
 END_TEST
 
@@ -148,55 +160,59 @@ static void scene_end(struct scene *s)
     host_stop(&s->host);
 }
 
+static const char *const status_fields[] = {"lookups",
+                                            "hits",
+                                            "misses",
+                                            "hit_tokens",
+                                            "lookup_tokens",
+                                            "inserted_blocks",
+                                            "duplicate_blocks",
+                                            "evicted_blocks",
+                                            "blocks_free",
+                                            "blocks_private",
+                                            "blocks_pinned",
+                                            "blocks_idle",
+                                            "blocks_inflight",
+                                            "disk_used",
+                                            "disk_read_blocks",
+                                            "disk_written_blocks",
+                                            "disk_errors",
+                                            "snapshots",
+                                            "snapshots_tiered",
+                                            "snapshot_hits",
+                                            "snapshot_saves",
+                                            "snapshot_evictions",
+                                            "snapshot_spills",
+                                            "snapshot_fetches",
+                                            "snapshot_forgotten",
+                                            "recompute_tokens",
+                                            "nodes",
+                                            "spaces",
+                                            "leases",
+                                            "workers",
+                                            "workers_reaped",
+                                            "disk_ready_blocks",
+                                            "disk_scan_done",
+                                            "uptime_s",
+                                            "n_disk_blocks",
+                                            "active"};
+
 START_TEST(ctl_status)
 {
-    static const char *const fields[] = {"lookups",
-                                         "hits",
-                                         "misses",
-                                         "hit_tokens",
-                                         "lookup_tokens",
-                                         "inserted_blocks",
-                                         "duplicate_blocks",
-                                         "evicted_blocks",
-                                         "blocks_free",
-                                         "blocks_private",
-                                         "blocks_pinned",
-                                         "blocks_idle",
-                                         "blocks_inflight",
-                                         "disk_used",
-                                         "disk_read_blocks",
-                                         "disk_written_blocks",
-                                         "disk_errors",
-                                         "snapshots",
-                                         "snapshots_tiered",
-                                         "snapshot_hits",
-                                         "snapshot_saves",
-                                         "snapshot_evictions",
-                                         "snapshot_spills",
-                                         "snapshot_fetches",
-                                         "snapshot_forgotten",
-                                         "recompute_tokens",
-                                         "nodes",
-                                         "spaces",
-                                         "leases",
-                                         "workers",
-                                         "workers_reaped",
-                                         "disk_ready_blocks",
-                                         "disk_scan_done",
-                                         "uptime_s",
-                                         "n_disk_blocks",
-                                         "active"};
     struct scene s;
     scene_begin(&s);
     struct held h = look(&s.w, "aaaabbbbx");
     ck_assert_int_eq(grab(&s.w, &h, 3), 0);
     CTL(&s.s, &s.host, "status", "--json");
     json_t *o = json_said(&s.s);
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
-        ck_assert_msg(json_is_number(json_object_get(o, fields[i])), "no number \"%s\"", fields[i]);
+    for (size_t i = 0; i < sizeof status_fields / sizeof status_fields[0]; i++)
+        ck_assert_msg(json_is_number(json_object_get(o, status_fields[i])), "no number \"%s\"",
+                      status_fields[i]);
     ck_assert(json_is_true(json_object_get(o, "ready")));
     ck_assert_int_eq(number_of(o, "pid"), s.host.pid);
-    ck_assert_int_eq(number_of(o, "epoch"), (int64_t)pfx_geometry(s.w.c)->epoch);
+    char epoch[32];
+    snprintf(epoch, sizeof epoch, "%016llx", (unsigned long long)pfx_geometry(s.w.c)->epoch);
+    ck_assert_str_eq(text_of(o, "epoch"), epoch);
     ck_assert_int_eq(number_of(o, "n_blocks"), 16);
     ck_assert_int_eq(number_of(o, "block_tokens"), 4);
     ck_assert_int_eq(number_of(o, "block_bytes"), 64);
@@ -472,12 +488,88 @@ START_TEST(ctl_stopped_daemon)
     struct scene s;
     scene_begin(&s);
     host_pause(&s.host);
-    CTL(&s.s, &s.host, "workers");
-    refused(&s.s, 3, "stopped");
+    char command[600];
+    snprintf(command, sizeof command,
+             "for c in workers leases audit 'evict 1' flush replay; do { '%s' $c; [ $? = 3 ] || "
+             "echo \"$c: not 3\"; } & done; wait", prefixctl_path());
+    setenv("PREFIXD_SOCKET", s.host.socket, 1);
+    RUN(&s.s, "/bin/sh", "-c", command);
+    ck_assert_str_eq(s.s.out, "");
+    unsigned n = 0;
+    for (const char *at = s.s.err; (at = strstr(at, "is stopped")); at++)
+        n += strstr(at, "SIGCONT") != NULL;
+    ck_assert_msg(n == 6, "%u of 6 say that it is stopped: %s", n, s.s.err);
     host_resume(&s.host);
+    unsetenv("PREFIXD_SOCKET");
     CTL(&s.s, &s.host, "workers");
     ck_assert_int_eq(s.s.code, 0);
     scene_end(&s);
+}
+END_TEST
+
+/* Output that is lost is a failure, whatever it was. */
+START_TEST(ctl_output_lost)
+{
+    static const char *const lines[] = {"--help", "-h", "--version", "status --help", "status",
+                                        "tree", "workers --json", "audit"};
+    struct scene s;
+    char command[512];
+    scene_begin(&s);
+    setenv("PREFIXD_SOCKET", s.host.socket, 1);
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        snprintf(command, sizeof command, "'%s' %s >/dev/full", prefixctl_path(), lines[i]);
+        RUN(&s.s, "/bin/sh", "-c", command);
+        refused(&s.s, 3, "output");
+    }
+    unsetenv("PREFIXD_SOCKET");
+    scene_end(&s);
+}
+END_TEST
+
+/* Whom --allow-user names sees the same, though /proc does not show him the daemon; and he is not
+ * counted. */
+START_TEST(ctl_status_for_another_user)
+{
+    enum { SOMEBODY = 12345 };
+    struct host h;
+    struct said s;
+    if (geteuid() != 0)
+        return;
+    HOST_START(&h, "--blocks", "16", "--allow-user", "12345");
+    ck_assert_int_eq(chmod(h.dir, 0755), 0);
+    run_as(SOMEBODY, &s, prefixctl_path(),
+           (const char *const[]){"status", "--json", "--socket", h.socket, NULL});
+    json_t *o = json_said(&s);
+    ck_assert(json_is_true(json_object_get(o, "ready")));
+    ck_assert_int_eq(number_of(o, "n_blocks"), 16);
+    ck_assert_int_eq(number_of(o, "workers"), 0);
+    json_decref(o);
+    run_as(SOMEBODY, &s, prefixctl_path(),
+           (const char *const[]){"tree", "--socket", h.socket, NULL});
+    ck_assert_int_eq(s.code, 0);
+    ck_assert_ptr_nonnull(strstr(s.out, "space 0"));
+    run_as(SOMEBODY + 1, &s, prefixctl_path(),
+           (const char *const[]){"status", "--socket", h.socket, NULL});
+    refused(&s, 3, "--allow-user");
+    host_stop(&h);
+}
+END_TEST
+
+/* The user's socket, else the system's, for tool and library alike; all of them are named. */
+START_TEST(ctl_names_every_path)
+{
+    struct said s;
+    pfx *c;
+    unsetenv("PREFIXD_SOCKET");
+    setenv("XDG_RUNTIME_DIR", NOBODY, 1);
+    if (access("/run/prefixd/prefixd.sock", F_OK) == 0)
+        return; /* somebody uses this machine */
+    RUN(&s, prefixctl_path(), "status");
+    refused(&s, 3, NOBODY "/prefixd.sock");
+    refused(&s, 3, "/run/prefixd/prefixd.sock");
+    ck_assert_int_eq(pfx_open(NULL, &c), PFX_EGONE);
+    ck_assert_ptr_nonnull(strstr(pfx_why(NULL), NOBODY "/prefixd.sock"));
+    ck_assert_ptr_nonnull(strstr(pfx_why(NULL), "/run/prefixd/prefixd.sock"));
 }
 END_TEST
 
@@ -524,6 +616,9 @@ Suite *test_suite(void)
     tcase_add_test(t, ctl_evict);
     tcase_add_test(t, ctl_flush);
     tcase_add_test(t, ctl_stopped_daemon);
+    tcase_add_test(t, ctl_output_lost);
+    tcase_add_test(t, ctl_status_for_another_user);
+    tcase_add_test(t, ctl_names_every_path);
     tcase_add_test(t, ctl_leaves_no_trace);
     suite_add_tcase(s, t);
     return s;

@@ -444,9 +444,9 @@ START_TEST(start_allows_whom_it_was_told)
     const char *words[] = {"workers", "--socket", h.socket, NULL};
     run_as(STRANGER, &s, prefixctl_path(), words);
     refused(&s, 3, "allow-user");
-    words[0] = "status"; /* that needs the daemon's memory, not its consent */
+    words[0] = "status"; /* reads the daemon's memory: through /proc, or by its leave */
     run_as(STRANGER, &s, prefixctl_path(), words);
-    refused(&s, 3, "root");
+    refused(&s, 3, "allow-user");
     host_stop(&h);
 }
 END_TEST

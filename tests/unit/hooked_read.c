@@ -6,11 +6,11 @@ void (*hooked_between_loads)(void);
 
 #undef shm_load
 #undef shm_load_acquire
-#define shm_load(p) (hooked_between_loads(), __atomic_load_n((p), __ATOMIC_RELAXED))
+#define shm_load(p)         (hooked_between_loads(), __atomic_load_n((p), __ATOMIC_RELAXED))
 #define shm_load_acquire(p) (hooked_between_loads(), __atomic_load_n((p), __ATOMIC_ACQUIRE))
 
-/* Changes before a run is compared and in the middle of it: before each of its tokens, a long run would
- * never be read in one piece. */
+/* Changes before a run is compared and in the middle of it: before each of its tokens, a long run
+ * would never be read in one piece. */
 static size_t hooked_match(const uint32_t *shared, const uint32_t *mine, size_t n)
 {
     hooked_between_loads();
@@ -30,15 +30,15 @@ static void hooked_copy(uint32_t *to, const uint32_t *shared, size_t n)
 }
 
 #define tokens_match hooked_match
-#define tokens_copy hooked_copy
+#define tokens_copy  hooked_copy
 
-#define index_view_init hooked_view_init
-#define index_child_hash hooked_child_hash
-#define index_run_match hooked_run_match
-#define index_key_length hooked_key_length
-#define index_tail_limit hooked_tail_limit
-#define index_walk hooked_index_walk
-#define index_path_ids hooked_index_path_ids
+#define index_view_init   hooked_view_init
+#define index_child_hash  hooked_child_hash
+#define index_run_match   hooked_run_match
+#define index_key_length  hooked_key_length
+#define index_tail_limit  hooked_tail_limit
+#define index_walk        hooked_index_walk
+#define index_path_ids    hooked_index_path_ids
 #define index_path_agrees hooked_index_path_agrees
 #define index_tail_tokens hooked_index_tail_tokens
 

@@ -1,4 +1,4 @@
-/* (!) of design.md section 5, "Identity": what a node's identity and version promise to those who
+/* The rule on identity: what a node's identity and version promise to those who
  * remember them. One-token blocks, so that a token is a block. */
 #include "tests/unit/tree.h"
 
@@ -47,7 +47,7 @@ START_TEST(rule_identity_changes_on_truncation_and_recycling)
     ck_assert_uint_eq(index_evict(t.ix, 2), 2);
     ck_assert_uint_ne(node(&t, end.node)->identity, end.identity);
     ck_assert(!still(&t, end) && !still(&t, front)); /* all that was named by the old one */
-    struct place again = tree_insert(&t, run, 6); /* regrown with the very same tokens */
+    struct place again = tree_insert(&t, run, 6);    /* regrown with the very same tokens */
     ck_assert(!still(&t, end));
     ck_assert(still(&t, again));
 
@@ -144,8 +144,8 @@ START_TEST(rule_version_moves_with_every_change)
 }
 END_TEST
 
-/* (!) "Recency": one stamp a node, or stamping before the split, refreshes a suffix that nobody asked
- * for. */
+/* The rule on recency: one stamp a node, or stamping before the split, refreshes a suffix that
+ * nobody asked for. */
 START_TEST(rule_recency_a_lookup_does_not_refresh_the_suffix)
 {
     struct tree t;

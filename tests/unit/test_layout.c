@@ -87,8 +87,8 @@ END_TEST
 /* B45: sizes are 64-bit where they can exceed 2^31. */
 START_TEST(b45_pool_sizes_are_64_bit)
 {
-    ck_assert_uint_eq(pool_slots_offset(9999, 1002240), 10000ull * 1002240 / 4096 * 4096 +
-                                                            (10000ull * 1002240 % 4096 ? 4096 : 0));
+    ck_assert_uint_eq(pool_slots_offset(9999, 1002240),
+                      10000ull * 1002240 / 4096 * 4096 + (10000ull * 1002240 % 4096 ? 4096 : 0));
     ck_assert_uint_ge(pool_bytes(UINT32_MAX - 1, 1ull << 20, 0, 0), (1ull << 52) - (1ull << 20));
     ck_assert_uint_ge(pool_bytes(1, 64, UINT32_MAX - 1, 3ull << 30), 3ull << 61);
     ck_assert_uint_ge(channel_bytes(RING_MAX, ARENA_MAX), ARENA_MAX + RING_MAX * 64ull);
@@ -100,7 +100,8 @@ START_TEST(view_refuses_foreign_regions)
     struct index_params p = params(4, 16);
     struct index_plan plan;
     ck_assert(index_plan(&p, &plan));
-    void *region = mmap(NULL, plan.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *region =
+        mmap(NULL, plan.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(region, MAP_FAILED);
     struct index_header *h = region;
     struct index_view view;
@@ -121,7 +122,7 @@ START_TEST(view_refuses_foreign_regions)
 }
 END_TEST
 
-/* (!) section 3: without F_SEAL_SEAL a worker could seal the pool against the next one. */
+/* Without F_SEAL_SEAL a worker could seal the pool against the next one. */
 START_TEST(rule_regions_are_sealed_against_seals)
 {
     for (int kind = SEGMENT_SHARED; kind <= SEGMENT_DAEMON; kind++) {
@@ -156,7 +157,8 @@ START_TEST(segment_map_checks_what_it_got)
     segment_free(&s);
 
     ck_assert_int_eq(segment_create(&s, "test", SEGMENT_DAEMON, 8192), 0);
-    ck_assert_int_ne(segment_map(&m, s.fd, SEGMENT_DAEMON, 8192, true), 0); /* read-only for others */
+    ck_assert_int_ne(segment_map(&m, s.fd, SEGMENT_DAEMON, 8192, true),
+                     0); /* read-only for others */
     ck_assert_int_eq(segment_map(&m, s.fd, SEGMENT_DAEMON, 8192, false), 0);
     m.fd = -1;
     segment_free(&m);

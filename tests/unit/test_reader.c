@@ -1,13 +1,14 @@
 /*
  * Readers while a writer splits, appends, cuts, evicts and recycles.
  *
- * The writer inserts only sequences in which no 1 follows a 1. So whatever a walk says it has matched must
- * be such a sequence, although most of what is asked for is not. `wild` sequences are short and random;
- * `close` ones are made for the two ways to a wrong answer that shm/index_read.c names, which both end in
- * a 1 after a 1 here:
+ * The writer inserts only sequences in which no 1 follows a 1. So whatever a walk says it has
+ * matched must be such a sequence, although most of what is asked for is not. `wild` sequences are
+ * short and random; `close` ones are made for the two ways to a wrong answer that shm/index_read.c
+ * names, which both end in a 1 after a 1 here:
  *
- *   (a)  a leaf ends at 40 with a 1; it grows to 64, the longest run, and a child below begins with a 1
- *   (b)  a run of 64 ends with a 1; it is cut and regrown with a 0, and a child below begins with a 1
+ *   (a)  a leaf ends at 40 with a 1; it grows to 64, the longest run, and a child below begins with
+ * a 1 (b)  a run of 64 ends with a 1; it is cut and regrown with a 0, and a child below begins with
+ * a 1
  *
  * Each is asked for twice: with changes between any two loads of one reader (hooked_read.h), and by
  * processes that read the same memory while it changes.
@@ -101,7 +102,8 @@ static void change_nothing(void)
 {
 }
 
-/* Of what a walk found, other readers may say that the place has gone, but not that it reads otherwise. */
+/* Of what a walk found, other readers may say that the place has gone, but not that it reads
+ * otherwise. */
 static void hooked_closer(const struct index_found *f, const uint32_t *tokens, uint32_t n)
 {
     const struct index_view *v = index_view_of(hooked.t.ix);
@@ -120,7 +122,8 @@ static void anchor_is_found(void)
     struct index_query q = tree_query(tokens, n);
     struct index_found f;
     REQUIRE(hooked_index_walk(index_view_of(hooked.t.ix), 0, &q, n, &f));
-    REQUIRE_MSG(f.ask || f.where.depth == n, "only %u of %u held blocks were found", f.where.depth, n);
+    REQUIRE_MSG(f.ask || f.where.depth == n, "only %u of %u held blocks were found", f.where.depth,
+                n);
 }
 
 static void read_between_changes(maker *make, uint32_t one_in, unsigned walks)
@@ -238,8 +241,8 @@ START_TEST(reader_processes_under_a_writer)
 }
 END_TEST
 
-/* All that is ever inserted carries an image over block 4; half of the readers ask without it. Blocks from
- * there on come and go: nobody without the image may ever match them. */
+/* All that is ever inserted carries an image over block 4; half of the readers ask without it.
+ * Blocks from there on come and go: nobody without the image may ever match them. */
 enum { PLAIN = 4, PICTURED = 8 };
 
 static const struct wire_extra picture = {.at = PLAIN, .len = 1, .digest = "a picture"};

@@ -23,12 +23,20 @@ static struct ends ends_new(uint32_t size, uint32_t first)
     struct channel_words *b = (struct channel_words *)(void *)(base + REGION_PAGE);
     a->tail = b->head = first;
     uint8_t *entries = base + 2 * REGION_PAGE;
-    return (struct ends){
-        a, b,
-        {.entries = entries, .shared_tail = &a->tail, .shared_head = &b->head, .size = size,
-         .tail = first, .peer_head = first},
-        {.entries = entries, .shared_head = &b->head, .shared_tail = &a->tail, .size = size,
-         .head = first, .peer_tail = first}};
+    return (struct ends){a,
+                         b,
+                         {.entries = entries,
+                          .shared_tail = &a->tail,
+                          .shared_head = &b->head,
+                          .size = size,
+                          .tail = first,
+                          .peer_head = first},
+                         {.entries = entries,
+                          .shared_head = &b->head,
+                          .shared_tail = &a->tail,
+                          .size = size,
+                          .head = first,
+                          .peer_tail = first}};
 }
 
 struct numbered {

@@ -9,6 +9,8 @@
 enum { BLOCKS = 21, SPACES = 3 };
 
 struct house {
+    struct index_header *header;
+    uint64_t bytes;
     struct pool pool;
     struct index *ix;
     struct spaces *spaces;
@@ -28,13 +30,21 @@ static void house_new(struct house *h)
         mmap(NULL, plan.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(header, MAP_FAILED);
     header->params = p;
-    *h = (struct house){0};
+    *h = (struct house){.header = header, .bytes = plan.bytes};
     ck_assert(pool_init(&h->pool, BLOCKS));
-    h->ix = index_new(&(struct index_config){
-        .region = header, .pool = &h->pool, .policy = policy_find("lru")});
+    h->ix = index_new(
+        &(struct index_config){.region = header, .pool = &h->pool, .policy = policy_find("lru")});
     ck_assert_ptr_nonnull(h->ix);
     h->spaces = spaces_new(h->ix);
     ck_assert_ptr_nonnull(h->spaces);
+}
+
+static void house_free(struct house *h)
+{
+    spaces_free(h->spaces);
+    index_free(h->ix);
+    pool_deinit(&h->pool);
+    munmap(h->header, h->bytes);
 }
 
 static void show(void *arg, const char *finding, ...)
@@ -100,6 +110,7 @@ START_TEST(flush_with_every_node_in_use)
     }
     ck_assert_uint_eq(h.pool.n_free, BLOCKS);
     ck_assert_uint_eq(index_nodes(h.ix), 0);
+    house_free(&h);
 }
 END_TEST
 
@@ -126,6 +137,7 @@ START_TEST(audit_is_clean_while_a_flush_goes_on)
         index_unhold(h.ix, &h.holds[i]);
     audit(&h);
     ck_assert_uint_eq(h.pool.n_free, BLOCKS);
+    house_free(&h);
 }
 END_TEST
 

@@ -1,5 +1,5 @@
-/* tokens_match and its portable twin against memcmp: every length, every place of a difference, every
- * alignment. */
+/* tokens_match and its portable twin against memcmp: every length, every place of a difference,
+ * every alignment. */
 #include "shm/tokens.h"
 #include "tests/harness.h"
 

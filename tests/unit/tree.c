@@ -24,7 +24,8 @@ void tree_new(struct tree *t, uint32_t block_tokens, uint32_t n_blocks)
         .region = t->header, .pool = &t->pool, .policy = policy_find("lru")});
     REQUIRE(t->ix != NULL);
     t->root = index_root_new(t->ix, 0);
-    struct index_space *s = (struct index_space *)(uintptr_t)index_space_at(index_view_of(t->ix), 0);
+    struct index_space *s =
+        (struct index_space *)(uintptr_t)index_space_at(index_view_of(t->ix), 0);
     s->state = SPACE_LIVE; /* space 0, for index_walk */
     s->root = t->root;
 }

@@ -1,5 +1,5 @@
-/* tree.h - an index and its pool alone, in memory that a fork shares: for tests of the tree and of its
- * readers. Blocks are bt tokens, sequences plain arrays. */
+/* tree.h - an index and its pool alone, in memory that a fork shares: for tests of the tree and of
+ * its readers. Blocks are bt tokens, sequences plain arrays. */
 #ifndef TESTS_TREE_H
 #define TESTS_TREE_H
 
