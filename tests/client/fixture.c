@@ -60,7 +60,7 @@ void fixture_close(struct fixture *f)
     host_stop(&f->h);
 }
 
-/* ---- nothing has changed ------------------------------------------------------- */
+/* ---- nothing has changed ----------------------------------------------------------------- */
 
 /* All rows of a question to the daemon's tools' side; the caller frees them. */
 static struct worker_row *worker_rows(struct host *h, uint32_t *n)
@@ -131,7 +131,7 @@ void status_is(long got, int want, const char *what)
                   pfx_strerror(want));
 }
 
-/* ---- completions ------------------------------------------------------------------ */
+/* ---- completions ------------------------------------------------------------------------- */
 
 struct pfx_completion completion_empty(void)
 {
@@ -165,7 +165,7 @@ void completion_none(pfx *c)
     ck_assert_int_eq(pfx_wait(c, &k, sizeof k, 1, 10), 0);
 }
 
-/* ---- sequences ---------------------------------------------------------------------- */
+/* ---- sequences --------------------------------------------------------------------------- */
 
 void sequence(uint32_t *to, size_t n, uint32_t which)
 {

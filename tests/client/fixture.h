@@ -28,7 +28,7 @@ void fixture_open(struct fixture *f);
 /* Audits, takes the completion that was set aside, releases, stops the daemon. */
 void fixture_close(struct fixture *f);
 
-/* ---- nothing has changed ------------------------------------------------------- */
+/* ---- nothing has changed ----------------------------------------------------------------- */
 
 struct still {
     struct pfx_stats stats;
@@ -41,26 +41,26 @@ void still_end(struct worker *w, const struct still *before, const char *what);
 void counters_equal(struct worker *w, const struct pfx_stats *before, const char *what);
 
 /* The call must return `error`, sending nothing and changing nothing. */
-#define REFUSED(w, error, call)                                                                   \
-    do {                                                                                          \
-        struct still before_ = still_begin(w);                                                    \
-        status_is((call), (error), #call);                                                        \
-        still_end((w), &before_, #call);                                                          \
+#define REFUSED(w, error, call)                                                                    \
+    do {                                                                                           \
+        struct still before_ = still_begin(w);                                                     \
+        status_is((call), (error), #call);                                                         \
+        still_end((w), &before_, #call);                                                           \
     } while (0)
 
 /* The call must return `error`, which may take asking, and changes nothing. */
-#define FAILS(w, error, call)                                                                     \
-    do {                                                                                          \
-        struct pfx_stats before_ = counters(w);                                                   \
-        status_is((call), (error), #call);                                                        \
-        counters_equal((w), &before_, #call);                                                     \
-        step(w);                                                                                  \
+#define FAILS(w, error, call)                                                                      \
+    do {                                                                                           \
+        struct pfx_stats before_ = counters(w);                                                    \
+        status_is((call), (error), #call);                                                         \
+        counters_equal((w), &before_, #call);                                                      \
+        step(w);                                                                                   \
     } while (0)
 
 void status_is(long got, int want, const char *what);
 #define OK(call) status_is((call), 0, #call)
 
-/* ---- completions ------------------------------------------------------------------ */
+/* ---- completions ------------------------------------------------------------------------- */
 
 struct pfx_completion completion_empty(void);
 /* pfx_wait for one; fails the test if none comes. ids stay valid until the next. */
@@ -70,7 +70,7 @@ struct pfx_completion completion_of(pfx *c, uint64_t tag, int status);
 /* None is there, and none comes within 10 ms. */
 void completion_none(pfx *c);
 
-/* ---- sequences longer than text ----------------------------------------------------- */
+/* ---- sequences longer than text ---------------------------------------------------------- */
 
 /* Tokens that no other `which` shares, not even one block. */
 void sequence(uint32_t *to, size_t n, uint32_t which);

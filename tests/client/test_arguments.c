@@ -1,7 +1,7 @@
 /*
  * Every argument of every call out of range: the header's error, nothing sent, nothing changed, and
- * PFX_EINVAL before any other error. (Structs: test_structs.c; pfx_open: test_open.c; no connection,
- * or a dead one: test_no_connection.c.)
+ * PFX_EINVAL before any other error. (Structs: test_structs.c; pfx_open: test_open.c; no
+ * connection, or a dead one: test_no_connection.c.)
  */
 #include "tests/client/fixture.h"
 
@@ -24,7 +24,7 @@ static struct pfx_insert_args insert_args(const struct seq *s)
         .size = sizeof(struct pfx_insert_args), .tokens = s->at, .n_written = s->n};
 }
 
-/* ---- lookup, peek ------------------------------------------------------------------ */
+/* ---- lookup, peek ------------------------------------------------------------------------ */
 
 START_TEST(lookup_arguments)
 {
@@ -42,12 +42,18 @@ START_TEST(lookup_arguments)
         {"2^32 and no tokens", PFX_EINVAL, {.n_tokens = TOO_MANY}},
         {"2^32", PFX_ETOOBIG, {.tokens = right.tokens, .n_tokens = TOO_MANY}},
         {"2^64 - 1", PFX_ETOOBIG, {.tokens = right.tokens, .n_tokens = SIZE_MAX}},
-        {"2^32, unused", PFX_ETOOBIG,
+        {"2^32, unused",
+         PFX_ETOOBIG,
          {.tokens = right.tokens, .n_tokens = TOO_MANY, .flags = PFX_NO_MATCH}},
-        {"2^32, overlap", PFX_EINVAL,
+        {"2^32, overlap",
+         PFX_EINVAL,
          {.tokens = right.tokens, .n_tokens = TOO_MANY, .extras = overlap, .n_extras = 2}},
-        {"overlap, unknown space", PFX_EINVAL,
-         {.space = UNKNOWN, .tokens = right.tokens, .n_tokens = 4, .extras = overlap,
+        {"overlap, unknown space",
+         PFX_EINVAL,
+         {.space = UNKNOWN,
+          .tokens = right.tokens,
+          .n_tokens = 4,
+          .extras = overlap,
           .n_extras = 2}},
         {"flags, unknown space", PFX_EINVAL, {.space = UNKNOWN, .flags = 16}},
         {"no tokens, unknown space", PFX_EINVAL, {.space = UNKNOWN, .n_tokens = 3}},
@@ -136,12 +142,14 @@ START_TEST(lookup_extremes_that_are_right)
         {"max_match 2^32", {.tokens = t, .n_tokens = 12, .max_match = TOO_MANY}, 12},
         {"max_match 1", {.tokens = t, .n_tokens = 12, .max_match = 1}, 0},
         {"a multiple that no match reaches",
-         {.tokens = t, .n_tokens = 12, .match_multiple = UINT32_MAX}, 0},
+         {.tokens = t, .n_tokens = 12, .match_multiple = UINT32_MAX},
+         0},
         {"2^31", {.tokens = t, .n_tokens = 12, .match_multiple = 1u << 31}, 0},
         {"snapshot_multiple", {.tokens = t, .n_tokens = 12, .snapshot_multiple = UINT32_MAX}, 8},
         {"a session", {.tokens = t, .n_tokens = 12, .session = UINT64_MAX}, 8},
         {"every flag but NO_MATCH",
-         {.tokens = t, .n_tokens = 12, .flags = PFX_FETCH | PFX_NO_TAIL | PFX_QUIET}, 8},
+         {.tokens = t, .n_tokens = 12, .flags = PFX_FETCH | PFX_NO_TAIL | PFX_QUIET},
+         8},
         {"every flag", {.tokens = t, .n_tokens = 12, .flags = 15}, 0},
     };
     for (size_t i = 0; i < LENGTH(rows); i++) {
@@ -192,7 +200,7 @@ START_TEST(longest_sequence)
 }
 END_TEST
 
-/* ---- leases --------------------------------------------------------------------------- */
+/* ---- leases ------------------------------------------------------------------------------ */
 
 START_TEST(reserve_arguments)
 {
@@ -262,7 +270,7 @@ START_TEST(fetch_and_truncate_arguments)
 }
 END_TEST
 
-/* ---- spaces ----------------------------------------------------------------------------- */
+/* ---- spaces ------------------------------------------------------------------------------ */
 
 START_TEST(space_arguments)
 {
@@ -320,7 +328,7 @@ START_TEST(tenant_of_255_bytes)
 }
 END_TEST
 
-/* ---- snapshots and administration ---------------------------------------------------------- */
+/* ---- snapshots and administration -------------------------------------------------------- */
 
 START_TEST(snapshot_arguments)
 {
@@ -393,7 +401,7 @@ START_TEST(evict_and_stats_arguments)
 }
 END_TEST
 
-/* ---- completions --------------------------------------------------------------------------- */
+/* ---- completions ------------------------------------------------------------------------- */
 
 START_TEST(wait_arguments)
 {

@@ -2,55 +2,10 @@
  * The asynchronous form: one completion a submit, in order, with what the synchronous call would
  * have returned; the caller's arrays are its own again when submit returns.
  */
-#include "tests/client/fixture.h"
+#include "tests/client/async.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-struct async {
-    struct host h;
-    struct worker w;
-    pfx *c;
-    struct seq s;
-    struct pfx_lookup_args look;
-    struct pfx_insert_args in;
-};
-
-/* 64 blocks of 4; "aaaabbbb" is cached; look and in are of "aaaabbbbccccdd". */
-static void async_open(struct async *a)
-{
-    host_small(&a->h, 64, 4);
-    worker_open(&a->w, &a->h, NULL);
-    a->c = a->w.c;
-    cache(&a->w, "aaaabbbb");
-    a->s = seq("aaaabbbbccccdd");
-    a->look = lookup_args(&a->w, &a->s);
-    a->in = (struct pfx_insert_args){
-        .size = sizeof a->in, .flags = PFX_FINAL, .tokens = a->s.at, .n_written = a->s.n};
-}
-
-static void async_close(struct async *a)
-{
-    completion_none(a->c);
-    step(&a->w);
-    ck_assert_uint_eq(counters(&a->w).leases, 0);
-    ck_assert_uint_eq(counters(&a->w).blocks_private, 0);
-    worker_close(&a->w);
-    host_stop(&a->h);
-}
-
-/* Results that a completion of another call must not have. */
-static void only(const struct pfx_completion *k, bool match, bool insert, uint32_t n_ids)
-{
-    ck_assert_uint_eq(k->size, sizeof *k);
-    ck_assert_uint_eq(k->match.size, sizeof k->match);
-    ck_assert_uint_eq(k->insert.size, sizeof k->insert);
-    ck_assert(match == (k->match.lease != 0));
-    ck_assert(insert == (k->insert.cached_blocks != 0));
-    ck_assert_uint_eq(k->n_ids, n_ids);
-    ck_assert((k->ids != NULL) == (n_ids != 0));
-    ck_assert_uint_eq(k->reserved, 0);
-}
 
 /* Each kind of call, one after the other: every field of its completion. */
 START_TEST(every_call_and_its_completion)
@@ -137,155 +92,7 @@ START_TEST(failures_and_their_completions)
 }
 END_TEST
 
-/* Calls on one lease happen in the order in which they were submitted, and a lookup sees every
- * insert submitted before it: here all of a request at once, while the daemon is stopped. */
-START_TEST(order_of_calls_and_answers)
-{
-    struct async a;
-    async_open(&a);
-    struct held l = look_seq(&a.w, &a.s);
-    a.w.unchecked = true;
-    host_pause(&a.h);
-    OK(pfx_submit_reserve(a.c, l.lease, 1, 1));
-    OK(pfx_submit_insert(a.c, l.lease, &a.in, 2)); /* not the partial block: the table ends */
-    OK(pfx_submit_reserve(a.c, l.lease, 1, 3));    /* too late */
-    OK(pfx_submit_lookup(a.c, &a.look, 4));        /* sees it */
-    OK(pfx_submit_release(a.c, l.lease, 5));
-    OK(pfx_submit_release(a.c, l.lease, 6));
-    OK(pfx_submit_truncate(a.c, l.lease, 0, 7));
-    struct pfx_completion k = completion_empty();
-    ck_assert_int_eq(pfx_wait(a.c, &k, sizeof k, 1, 5), 0);
-    host_resume(&a.h);
-    a.w.unchecked = false;
-    completion_of(a.c, 1, 0);
-    k = completion_of(a.c, 2, 0);
-    ck_assert_uint_eq(k.insert.cached_blocks, 3);
-    completion_of(a.c, 3, PFX_ECONFLICT);
-    k = completion_of(a.c, 4, 0);
-    ck_assert_uint_eq(k.match.matched_tokens, 12);
-    OK(pfx_release(a.c, k.lease));
-    completion_of(a.c, 5, 0);
-    completion_of(a.c, 6, PFX_ESTALE);
-    completion_of(a.c, 7, PFX_ESTALE);
-    async_close(&a);
-}
-END_TEST
-
-/* Calls on different leases, too: a reserve gets the room that an earlier release gave back, though
- * that stood in line behind an insert. */
-static void reserve_after_release(bool synchronous)
-{
-    enum { N = 64 };
-    struct async a;
-    async_open(&a);
-    struct held l = look(&a.w, ""), next = look(&a.w, "");
-    static uint32_t tokens[N * 4], ids[N];
-    sequence(tokens, N * 4, 1);
-    struct pfx_insert_args in = {.size = sizeof in, .tokens = tokens, .n_written = N * 4};
-    for (int i = 0; i < 50; i++) { /* the whole pool each time */
-        OK(pfx_submit_reserve(a.c, l.lease, N, 1));
-        OK(pfx_submit_insert(a.c, l.lease, &in, 2));
-        OK(pfx_submit_release(a.c, l.lease, 3));
-        if (synchronous)
-            OK(pfx_reserve(a.c, next.lease, N, ids));
-        else
-            OK(pfx_submit_reserve(a.c, next.lease, N, 4));
-        for (uint64_t tag = 1; tag <= (synchronous ? 3 : 4); tag++)
-            completion_of(a.c, tag, 0);
-        ck_assert_int_eq(cut(&a.w, &next, 0), 0);
-        l = next;
-        next = look(&a.w, "");
-        tokens[0]++;
-    }
-    drop(&a.w, &l);
-    drop(&a.w, &next);
-    async_close(&a);
-}
-
-START_TEST(order_across_leases)
-{
-    reserve_after_release(false);
-    reserve_after_release(true);
-}
-END_TEST
-
-/* An insert of many pieces is one call: another of the same tokens does not come in between. */
-START_TEST(order_of_large_inserts)
-{
-    enum { N = 60000, LEASES = 4 };
-    struct host h;
-    HOST_START(&h, "--blocks", "20000", "--block-tokens", "16", "--block-bytes", "64");
-    pfx *c = connect_with(&h, (struct pfx_options){0});
-    static uint32_t tokens[N];
-    struct pfx_insert_args in = {.size = sizeof in, .tokens = tokens, .n_written = N};
-    struct pfx_lookup_args look = {.size = sizeof look};
-    uint64_t lease[LEASES];
-    for (uint32_t round = 0; round < 5; round++) {
-        sequence(tokens, N, round);
-        for (uint64_t i = 0; i < LEASES; i++) {
-            OK(pfx_submit_lookup(c, &look, i));
-            lease[i] = completion_of(c, i, 0).lease;
-            OK(pfx_submit_reserve(c, lease[i], N / 16, i));
-            completion_of(c, i, 0);
-        }
-        for (uint64_t i = 0; i < LEASES; i++)
-            OK(pfx_submit_insert(c, lease[i], &in, i));
-        for (uint64_t i = 0; i < LEASES; i++) {
-            struct pfx_completion k = completion_of(c, i, 0);
-            ck_assert_uint_eq(k.insert.cached_blocks, N / 16);
-            ck_assert_uint_eq(k.insert.new_blocks, i ? 0 : N / 16);
-            ck_assert_uint_eq(k.insert.duplicate_blocks, i ? N / 16 : 0);
-        }
-        for (uint64_t i = 0; i < LEASES; i++)
-            OK(pfx_release(c, lease[i]));
-    }
-    pfx_close(c);
-    audit_clean(&h);
-    host_stop(&h);
-}
-END_TEST
-
-/* A fetch submitted before a flush succeeds, though the flush may be over when its answer is read. */
-START_TEST(fetch_before_a_flush)
-{
-    struct async a;
-    async_open(&a);
-    for (int i = 0; i < 200; i++) {
-        cache(&a.w, "zzzzyyyyxxxx");
-        struct held l = look(&a.w, "zzzzyx"); /* the front of a run, whose rest the flush removes */
-        OK(pfx_submit_fetch(a.c, l.lease, 1));
-        OK(pfx_flush(a.c, 0));
-        struct pfx_completion k = completion_of(a.c, 1, 0);
-        ck_assert_uint_eq(k.match.matched_tokens, 4);
-        ck_assert_uint_eq(k.match.blocks[0], l.table[0]);
-        drop(&a.w, &l);
-    }
-    async_close(&a);
-}
-END_TEST
-
-START_TEST(tags_may_repeat)
-{
-    struct async a;
-    async_open(&a);
-    uint64_t lease[5];
-    for (int i = 0; i < 5; i++)
-        OK(pfx_submit_lookup(a.c, &a.look, 7));
-    for (int i = 0; i < 5; i++) {
-        lease[i] = completion_of(a.c, 7, 0).lease;
-        for (int k = 0; k < i; k++)
-            ck_assert_uint_ne(lease[i], lease[k]);
-    }
-    completion_none(a.c);
-    for (int i = 0; i < 5; i++)
-        OK(pfx_submit_release(a.c, lease[i], 7));
-    for (int i = 0; i < 5; i++)
-        ck_assert_uint_eq(completion_of(a.c, 7, 0).lease, lease[i]);
-    async_close(&a);
-}
-END_TEST
-
-/* ---- whose memory -------------------------------------------------------------------------- */
+/* ---- whose memory ------------------------------------------------------------------------ */
 
 /* A copy on the heap that ends where the array ends, so that a late look at it shows. */
 static void *borrowed(const void *from, size_t n)
@@ -330,8 +137,8 @@ START_TEST(arrays_are_free_after_submit)
     for (int i = 0; i < 2; i++) { /* the same of no tokens: the extras alone */
         struct pfx_extra *extras = borrowed(x, sizeof x);
         struct pfx_insert_args in = {.size = sizeof in, .extras = extras, .n_extras = 2};
-        struct pfx_lookup_args look = {.size = sizeof look, .tokens = a.s.at, .n_tokens = 1,
-                                       .extras = extras, .n_extras = 2};
+        struct pfx_lookup_args look = {
+            .size = sizeof look, .tokens = a.s.at, .n_tokens = 1, .extras = extras, .n_extras = 2};
         if (i == 0)
             OK(pfx_submit_insert(a.c, l.lease, &in, 4));
         else
@@ -429,7 +236,7 @@ START_TEST(ids_stay_until_the_next_wait)
 }
 END_TEST
 
-/* ---- waiting ----------------------------------------------------------------------------------- */
+/* ---- waiting ----------------------------------------------------------------------------- */
 
 START_TEST(wait_timeouts)
 {
@@ -445,7 +252,8 @@ START_TEST(wait_timeouts)
         start = now_us();
         ck_assert_int_eq(pfx_wait(a.c, &k, sizeof k, 1, ms[i]), 0);
         uint64_t took = now_us() - start;
-        ck_assert_msg(took >= (uint64_t)ms[i] * 1000 && took < ((uint64_t)ms[i] + 200) * 1000 * SLOW,
+        ck_assert_msg(took >= (uint64_t)ms[i] * 1000 &&
+                          took < ((uint64_t)ms[i] + 200) * 1000 * SLOW,
                       "%d ms took %d us", ms[i], (int)took);
     }
     async_close(&a);
@@ -509,63 +317,6 @@ START_TEST(wait_takes_at_most_max)
 }
 END_TEST
 
-/* A synchronous call keeps other completions for the next pfx_wait, all of them and in order. */
-START_TEST(synchronous_calls_keep_completions)
-{
-    struct async a;
-    async_open(&a);
-    uint64_t lease[20];
-    for (uint64_t tag = 0; tag < 20; tag++) {
-        OK(pfx_submit_lookup(a.c, &a.look, tag));
-        struct held l = look_seq(&a.w, &a.s); /* answered after all that was submitted */
-        drop(&a.w, &l);
-        ck_assert_uint_eq(counters(&a.w).leases, tag + 1);
-    }
-    for (uint64_t tag = 0; tag < 20; tag++) {
-        struct pfx_completion k = completion_empty();
-        ck_assert_int_eq(pfx_wait(a.c, &k, sizeof k, 1, 0), 1); /* it is there already */
-        ck_assert_uint_eq(k.tag, tag);
-        lease[tag] = k.lease;
-    }
-    for (int i = 0; i < 20; i++)
-        OK(pfx_release(a.c, lease[i]));
-    async_close(&a);
-}
-END_TEST
-
-/* At the daemon's death every submitted call completes with PFX_EGONE, in order, those in line
- * too; what was answered before keeps its answer; then pfx_wait says so. */
-START_TEST(death_completes_all)
-{
-    struct async a;
-    async_open(&a);
-    struct held l = look_seq(&a.w, &a.s);
-    OK(pfx_submit_lookup(a.c, &a.look, 1));
-    OK(pfx_ping(a.c));
-    host_pause(&a.h);
-    OK(pfx_submit_reserve(a.c, l.lease, 1, 2));
-    OK(pfx_submit_insert(a.c, l.lease, &a.in, 3));
-    OK(pfx_submit_release(a.c, l.lease, 4));
-    OK(pfx_submit_lookup(a.c, &a.look, 5));
-    OK(pfx_submit_truncate(a.c, l.lease, 0, 6));
-    host_kill(&a.h);
-    struct pfx_completion k = completion_of(a.c, 1, 0);
-    ck_assert_uint_eq(k.match.matched_tokens, 8);
-    for (uint64_t tag = 2; tag <= 6; tag++) {
-        k = completion_of(a.c, tag, PFX_EGONE);
-        only(&k, false, false, 0);
-    }
-    for (int i = 0; i < 3; i++)
-        ck_assert_int_eq(pfx_wait(a.c, &k, sizeof k, 1, -1), PFX_EGONE);
-    ck_assert_int_eq(pfx_submit_lookup(a.c, &a.look, 7), PFX_EGONE);
-    ck_assert_int_eq(pfx_submit_release(a.c, l.lease, 7), PFX_EGONE);
-    ck_assert_int_eq(pfx_cancel(a.c, 5), PFX_ENOENT);
-    worker_close(&a.w);
-    host_again(&a.h, NULL);
-    host_stop(&a.h);
-}
-END_TEST
-
 Suite *test_suite(void)
 {
     Suite *s = suite_create("async");
@@ -573,19 +324,12 @@ Suite *test_suite(void)
     tcase_set_timeout(t, 60 * SLOW);
     tcase_add_test(t, every_call_and_its_completion);
     tcase_add_test(t, failures_and_their_completions);
-    tcase_add_test(t, order_of_calls_and_answers);
-    tcase_add_test(t, order_across_leases);
-    tcase_add_test(t, order_of_large_inserts);
-    tcase_add_test(t, fetch_before_a_flush);
-    tcase_add_test(t, tags_may_repeat);
     tcase_add_test(t, arrays_are_free_after_submit);
     tcase_add_test(t, larger_stride);
     tcase_add_test(t, ids_stay_until_the_next_wait);
     tcase_add_test(t, wait_timeouts);
     tcase_add_test(t, wait_until_it_comes);
     tcase_add_test(t, wait_takes_at_most_max);
-    tcase_add_test(t, synchronous_calls_keep_completions);
-    tcase_add_test(t, death_completes_all);
     suite_add_tcase(s, t);
     return s;
 }

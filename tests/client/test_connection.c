@@ -44,8 +44,8 @@ static void busy_connection(struct host *h, int i)
     pfx *c = connect_with(h, (struct pfx_options){.group = i % 2 ? "engine" : NULL});
     struct seq s = seq("aaaabbbbccccdd");
     struct pfx_lookup_args look = {.size = sizeof look, .tokens = s.at, .n_tokens = s.n};
-    struct pfx_insert_args in = {.size = sizeof in, .flags = PFX_FINAL, .tokens = s.at,
-                                 .n_written = s.n};
+    struct pfx_insert_args in = {
+        .size = sizeof in, .flags = PFX_FINAL, .tokens = s.at, .n_written = s.n};
     struct pfx_insert_result r = {.size = sizeof r};
     struct pfx_space_desc d = {.size = sizeof d, .tenant = "t", .tenant_len = 1};
     struct pfx_match m = {.size = sizeof m};

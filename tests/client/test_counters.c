@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- one operation ---------------------------------------------------------------------- */
+/* ---- one operation ----------------------------------------------------------------------- */
 
 /* How each counter has moved since, `nodes` aside (the audit compares that with the tree). */
 static void moved(struct worker *w, struct pfx_stats *since, const char *what,
@@ -58,8 +58,8 @@ START_TEST(at_the_start)
 {
     struct scene a;
     scene_open(&a);
-    const struct pfx_stats want = {.size = sizeof want, .blocks_free = 32, .workers = 1,
-                                   .spaces = 1, .nodes = a.s.nodes};
+    const struct pfx_stats want = {
+        .size = sizeof want, .blocks_free = 32, .workers = 1, .spaces = 1, .nodes = a.s.nodes};
     a.s.disk_scan_done = 0; /* no disk tier: either */
     ck_assert_mem_eq(&a.s, &want, sizeof want);
     scene_close(&a);
@@ -89,8 +89,8 @@ START_TEST(of_a_request)
     MOVED(&a, "a hit with a tail", .lookups = 1, .hits = 1, .hit_tokens = 8, .lookup_tokens = 12,
           .leases = 1, .blocks_pinned = 3, .blocks_idle = LESS(3));
     m = look(&a.w, "aaaay");
-    MOVED(&a, "a hit of what is held", .lookups = 1, .hits = 1, .hit_tokens = 4,
-          .lookup_tokens = 5, .leases = 1);
+    MOVED(&a, "a hit of what is held", .lookups = 1, .hits = 1, .hit_tokens = 4, .lookup_tokens = 5,
+          .leases = 1);
     struct pfx_match again = {.size = sizeof again};
     OK(pfx_fetch(a.w.c, l.lease, &again));
     MOVED(&a, "fetch", 0);
@@ -273,7 +273,7 @@ START_TEST(of_failures)
 }
 END_TEST
 
-/* ---- at every moment ------------------------------------------------------------------------ */
+/* ---- at every moment --------------------------------------------------------------------- */
 
 /* Random requests, and a flush now and then. */
 static void churn(struct child *me, void *arg)
@@ -286,8 +286,8 @@ static void churn(struct child *me, void *arg)
         sequence(tokens, n, rng_below(&r, 12));
         tokens[rng_below(&r, (uint32_t)n)] ^= 1;
         struct pfx_lookup_args look = {.size = sizeof look, .tokens = tokens, .n_tokens = n};
-        struct pfx_insert_args in = {.size = sizeof in, .flags = i % 3 == 0, .tokens = tokens,
-                                     .n_written = n};
+        struct pfx_insert_args in = {
+            .size = sizeof in, .flags = i % 3 == 0, .tokens = tokens, .n_written = n};
         struct pfx_insert_result result = {.size = sizeof result};
         struct pfx_match m = {.size = sizeof m};
         OK(pfx_lookup(c, &look, &m));
@@ -308,16 +308,16 @@ static void never_back(const struct pfx_stats *before, const struct pfx_stats *n
 {
 #define T 1
 #define G 0
-#define NEVER_BACK(name, kind)                                                                    \
-    if (kind && now->name < before->name)                                                         \
-        ck_abort_msg("%s went back from %llu to %llu", #name, (unsigned long long)before->name,   \
+#define NEVER_BACK(name, kind)                                                                     \
+    if (kind && now->name < before->name)                                                          \
+        ck_abort_msg("%s went back from %llu to %llu", #name, (unsigned long long)before->name,    \
                      (unsigned long long)now->name);
     COUNTERS(NEVER_BACK)
 #undef NEVER_BACK
 #undef T
 #undef G
-    uint64_t sum = now->blocks_free + now->blocks_private + now->blocks_pinned +
-                   now->blocks_idle + now->blocks_inflight;
+    uint64_t sum = now->blocks_free + now->blocks_private + now->blocks_pinned + now->blocks_idle +
+                   now->blocks_inflight;
     if (sum != 3000 || now->hits + now->misses != now->lookups ||
         now->hit_tokens > now->lookup_tokens)
         ck_abort_msg("%llu blocks, %llu lookups of %llu + %llu", (unsigned long long)sum,

@@ -1,4 +1,5 @@
-/* pfx_fd: readable when completions wait, or the daemon has died; an event loop needs nothing else. */
+/* pfx_fd: readable when completions wait, or the daemon has died; an event loop needs nothing else.
+ */
 #include "tests/client/fixture.h"
 
 #include <fcntl.h>
@@ -110,7 +111,7 @@ START_TEST(not_readable_before_the_answer)
 }
 END_TEST
 
-/* ---- an event loop ---------------------------------------------------------------------- */
+/* ---- an event loop ----------------------------------------------------------------------- */
 
 enum { WORKERS = 3, REQUESTS = 400 };
 

@@ -115,7 +115,7 @@ START_TEST(insert_chunk_by_chunk)
 }
 END_TEST
 
-/* ---- the slow lookup, by the protocol itself ------------------------------------------------ */
+/* ---- the slow lookup, by the protocol itself --------------------------------------------- */
 
 struct query {
     size_t n;
@@ -184,8 +184,7 @@ static void fast_and_slow_agree(struct raw *r, pfx *c, const struct query *q)
                   k.lookup.tail_block, m.n_blocks, m.tail_tokens, m.tail_block);
     deep += m.n_blocks > 100;
     tails += m.tail_tokens > 0;
-    struct wire_completion done =
-        raw_call(r, (struct request){.op = OP_RELEASE, .lease = k.lease});
+    struct wire_completion done = raw_call(r, (struct request){.op = OP_RELEASE, .lease = k.lease});
     ck_assert_int_eq(done.status, 0);
     OK(pfx_release(c, m.lease));
 }
@@ -196,19 +195,27 @@ static void grow_branches(pfx *c, struct rng *rng, const struct pfx_extra *x)
     static uint32_t ids[BLOCKS];
     for (int i = 0; i < 12; i++) {
         size_t n = (size_t)rng_below(rng, 200000) + 100;
-        struct pfx_lookup_args look = {.size = sizeof look, .tokens = tokens, .n_tokens = n,
-                                       .max_match = n, .extras = x, .n_extras = i % 3 ? 0 : 3};
+        struct pfx_lookup_args look = {.size = sizeof look,
+                                       .tokens = tokens,
+                                       .n_tokens = n,
+                                       .max_match = n,
+                                       .extras = x,
+                                       .n_extras = i % 3 ? 0 : 3};
         struct pfx_match m = {.size = sizeof m};
         OK(pfx_lookup(c, &look, &m));
         uint32_t want = (uint32_t)(n / BT + 1);
         OK(pfx_reserve(c, m.lease, want - m.n_blocks, ids));
-        struct pfx_insert_args in = {.size = sizeof in, .flags = i % 2 ? PFX_FINAL : 0,
-                                     .tokens = tokens, .n_written = n, .extras = look.extras,
+        struct pfx_insert_args in = {.size = sizeof in,
+                                     .flags = i % 2 ? PFX_FINAL : 0,
+                                     .tokens = tokens,
+                                     .n_written = n,
+                                     .extras = look.extras,
                                      .n_extras = look.n_extras};
         struct pfx_insert_result r = {.size = sizeof r};
         OK(pfx_insert(c, m.lease, &in, NULL, &r));
         OK(pfx_release(c, m.lease));
-        tokens[20000 + rng_below(rng, 180000)] ^= 1u << rng_below(rng, 8); /* where the next ones leave */
+        tokens[20000 + rng_below(rng, 180000)] ^=
+            1u << rng_below(rng, 8); /* where the next ones leave */
     }
 }
 

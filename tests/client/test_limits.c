@@ -113,7 +113,7 @@ START_TEST(large_reserves_all_or_nothing)
 }
 END_TEST
 
-/* ---- the ring --------------------------------------------------------------------------------- */
+/* ---- the ring ---------------------------------------------------------------------------- */
 
 /* Submit until PFX_EAGAIN; returns how many were taken. Tags from `tag` on. */
 static unsigned submit_all(pfx *c, const struct pfx_lookup_args *args, uint64_t tag)
@@ -194,7 +194,7 @@ START_TEST(ring_full_of_a_stopped_daemon)
 }
 END_TEST
 
-/* ---- the arena ---------------------------------------------------------------------------------- */
+/* ---- the arena --------------------------------------------------------------------------- */
 
 /* More bulk data under way than the smallest arena holds: calls wait for room, in order. */
 START_TEST(small_arena_many_large_calls)
@@ -259,8 +259,12 @@ START_TEST(block_with_too_many_extras)
     ck_assert_uint_eq(r.new_blocks, FULL);
     in.n_written = N;
     pfx *wide = connect_with(&h, (struct pfx_options){0}); /* with a larger arena it fits */
-    struct pfx_lookup_args look = {.size = sizeof look, .tokens = tokens, .n_tokens = N,
-                                   .extras = x, .n_extras = BT, .max_match = N};
+    struct pfx_lookup_args look = {.size = sizeof look,
+                                   .tokens = tokens,
+                                   .n_tokens = N,
+                                   .extras = x,
+                                   .n_extras = BT,
+                                   .max_match = N};
     struct pfx_match m = {.size = sizeof m};
     uint32_t ids[BLOCKS];
     OK(pfx_lookup(wide, &look, &m));
@@ -279,7 +283,7 @@ START_TEST(block_with_too_many_extras)
 }
 END_TEST
 
-/* ---- leases and spaces ---------------------------------------------------------------------------- */
+/* ---- leases and spaces ------------------------------------------------------------------- */
 
 START_TEST(most_leases_of_a_worker)
 {

@@ -164,7 +164,7 @@ START_TEST(close_gives_back_its_own)
 }
 END_TEST
 
-/* ---- three processes, four leases, everything at once ------------------------------------------- */
+/* ---- three processes, four leases, everything at once ------------------------------------ */
 
 enum { SHARED = 4, ROUNDS = 1500, MATES = 3, TOKENS = 20000, MATE_BLOCKS = 3000 };
 
@@ -220,8 +220,9 @@ static void mate(struct child *me, void *arg)
     static uint32_t tokens[TOKENS];
     sequence(tokens, TOKENS, 1);
     struct rng r = {child_wait(me)};
-    pfx *c = connect_with(s->h, (struct pfx_options){
-                                    .group = "g", .arena_bytes = rng_below(&r, 2), .ring_entries = 8});
+    pfx *c = connect_with(
+        s->h,
+        (struct pfx_options){.group = "g", .arena_bytes = rng_below(&r, 2), .ring_entries = 8});
     for (int i = 0; i < ROUNDS; i++) {
         uint64_t *slot = &s->shared[rng_below(&r, SHARED)];
         if (rng_below(&r, 50) == 0)
@@ -242,8 +243,8 @@ START_TEST(mates_at_random)
     struct host h;
     struct child c[MATES];
     HOST_START(&h, "--blocks", "3000", "--block-tokens", "16", "--block-bytes", "64");
-    struct mates s = {&h, mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-                               0)};
+    struct mates s = {&h,
+                      mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)};
     struct rng r = rng_seeded("mates_at_random");
     struct worker w;
     worker_open(&w, &h, "g");

@@ -22,40 +22,40 @@ static uint64_t any_lease;
 static pfx_space any_number;
 
 /* Every call that takes a connection, each with right arguments. */
-#define CALLS(C)                                                                                  \
-    C(pfx_ping(c))                                                                                \
-    C(pfx_pool_view(c, 0, &any_view))                                                             \
-    C(pfx_space_open(c, &any_space, &any_number))                                                 \
-    C(pfx_space_close(c, 0))                                                                      \
-    C(pfx_peek(c, 0, NULL, 0))                                                                    \
-    C(pfx_peek_full(c, &any_lookup, &any_peeked))                                                 \
-    C(pfx_lookup(c, &any_lookup, &any_match))                                                     \
-    C(pfx_fetch(c, any_lease, &any_match))                                                        \
-    C(pfx_truncate(c, any_lease, 5))                                                              \
-    C(pfx_reserve(c, any_lease, 1, any_ids))                                                      \
-    C(pfx_insert(c, any_lease, &any_insert, NULL, &any_result))                                   \
-    C(pfx_release(c, any_lease))                                                                  \
-    C(pfx_snapshot_reserve(c, any_lease, any_ids))                                                \
-    C(pfx_snapshot_insert(c, any_lease, 1, 8, PFX_EXACT))                                         \
-    C(pfx_snapshot_cancel(c, any_lease, 1))                                                       \
-    C(pfx_snapshot_drop(c, any_lease))                                                            \
-    C(pfx_evict(c, 1, &any_evicted))                                                              \
-    C(pfx_snapshot_evict(c))                                                                      \
-    C(pfx_snapshot_spill(c, 0, &any_spilled))                                                     \
-    C(pfx_snapshot_forget(c, 1))                                                                  \
-    C(pfx_flush(c, 0))                                                                            \
-    C(pfx_stats(c, &any_stats))                                                                   \
-    C(pfx_submit_space_open(c, &any_space, 1))                                                    \
-    C(pfx_submit_lookup(c, &any_lookup, 1))                                                       \
-    C(pfx_submit_fetch(c, any_lease, 1))                                                          \
-    C(pfx_submit_truncate(c, any_lease, 5, 1))                                                    \
-    C(pfx_submit_reserve(c, any_lease, 1, 1))                                                     \
-    C(pfx_submit_insert(c, any_lease, &any_insert, 1))                                            \
-    C(pfx_submit_release(c, any_lease, 1))                                                        \
-    C(pfx_submit_snapshot_reserve(c, any_lease, 1))                                               \
-    C(pfx_submit_snapshot_insert(c, any_lease, 1, 8, PFX_EXACT, 1))                               \
-    C(pfx_cancel(c, FIX_TAG))                                                                     \
-    C(pfx_wait(c, &any_completion, sizeof any_completion, 1, 0))                                  \
+#define CALLS(C)                                                                                   \
+    C(pfx_ping(c))                                                                                 \
+    C(pfx_pool_view(c, 0, &any_view))                                                              \
+    C(pfx_space_open(c, &any_space, &any_number))                                                  \
+    C(pfx_space_close(c, 0))                                                                       \
+    C(pfx_peek(c, 0, NULL, 0))                                                                     \
+    C(pfx_peek_full(c, &any_lookup, &any_peeked))                                                  \
+    C(pfx_lookup(c, &any_lookup, &any_match))                                                      \
+    C(pfx_fetch(c, any_lease, &any_match))                                                         \
+    C(pfx_truncate(c, any_lease, 5))                                                               \
+    C(pfx_reserve(c, any_lease, 1, any_ids))                                                       \
+    C(pfx_insert(c, any_lease, &any_insert, NULL, &any_result))                                    \
+    C(pfx_release(c, any_lease))                                                                   \
+    C(pfx_snapshot_reserve(c, any_lease, any_ids))                                                 \
+    C(pfx_snapshot_insert(c, any_lease, 1, 8, PFX_EXACT))                                          \
+    C(pfx_snapshot_cancel(c, any_lease, 1))                                                        \
+    C(pfx_snapshot_drop(c, any_lease))                                                             \
+    C(pfx_evict(c, 1, &any_evicted))                                                               \
+    C(pfx_snapshot_evict(c))                                                                       \
+    C(pfx_snapshot_spill(c, 0, &any_spilled))                                                      \
+    C(pfx_snapshot_forget(c, 1))                                                                   \
+    C(pfx_flush(c, 0))                                                                             \
+    C(pfx_stats(c, &any_stats))                                                                    \
+    C(pfx_submit_space_open(c, &any_space, 1))                                                     \
+    C(pfx_submit_lookup(c, &any_lookup, 1))                                                        \
+    C(pfx_submit_fetch(c, any_lease, 1))                                                           \
+    C(pfx_submit_truncate(c, any_lease, 5, 1))                                                     \
+    C(pfx_submit_reserve(c, any_lease, 1, 1))                                                      \
+    C(pfx_submit_insert(c, any_lease, &any_insert, 1))                                             \
+    C(pfx_submit_release(c, any_lease, 1))                                                         \
+    C(pfx_submit_snapshot_reserve(c, any_lease, 1))                                                \
+    C(pfx_submit_snapshot_insert(c, any_lease, 1, 8, PFX_EXACT, 1))                                \
+    C(pfx_cancel(c, FIX_TAG))                                                                      \
+    C(pfx_wait(c, &any_completion, sizeof any_completion, 1, 0))                                   \
     C(pfx_fd(c))
 
 static void no_call_works(pfx *c)
@@ -98,7 +98,7 @@ START_TEST(forked_child)
 }
 END_TEST
 
-/* ---- PFX_EINVAL first, also when the daemon is dead -------------------------------------------- */
+/* ---- PFX_EINVAL first, also when the daemon is dead -------------------------------------- */
 
 static void einval_first(pfx *c, uint64_t lease)
 {

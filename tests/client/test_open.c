@@ -231,7 +231,8 @@ START_TEST(first_layout_counts)
     struct pfx_options o = worker_options(&h);
     pfx *c;
     ck_assert_int_eq(pfx_open(&o, &c), PFX_EMISMATCH); /* it brings none */
-    struct pfx_layout l = {.size = sizeof l, .block_tokens = 8, .block_bytes = 4096, .n_devices = 2};
+    struct pfx_layout l = {
+        .size = sizeof l, .block_tokens = 8, .block_bytes = 4096, .n_devices = 2};
     o.layout = &l;
     OK(pfx_open(&o, &c));
     ck_assert_uint_eq(pfx_geometry(c)->n_blocks, 128); /* 1 MiB of 2 x 4 KiB */

@@ -39,8 +39,8 @@ START_TEST(lease_that_never_was)
     struct fixture f;
     fixture_open(&f);
     const uint64_t l = f.lease.lease;
-    const uint64_t never[] = {0, 1, l + 1, l ^ 1ull << 32, l + (1ull << 32), UINT32_MAX, 1ull << 32,
-                              UINT64_MAX};
+    const uint64_t never[] = {0,          1,          l + 1,     l ^ 1ull << 32, l + (1ull << 32),
+                              UINT32_MAX, 1ull << 32, UINT64_MAX};
     for (size_t i = 0; i < LENGTH(never); i++)
         lease_gone(&f.w, never[i], &f.tokens);
     fixture_close(&f);
@@ -115,7 +115,7 @@ START_TEST(lease_of_another_worker)
 }
 END_TEST
 
-/* ---- after a flush ------------------------------------------------------------------ */
+/* ---- after a flush ----------------------------------------------------------------------- */
 
 static void after_flush(pfx_space which, bool base, bool tenant)
 {
@@ -159,7 +159,7 @@ START_TEST(lease_from_before_a_flush)
 }
 END_TEST
 
-/* ---- PFX_FINAL ------------------------------------------------------------------------- */
+/* ---- PFX_FINAL --------------------------------------------------------------------------- */
 
 static int insert_text(struct fixture *f, uint64_t lease, const char *text, uint32_t flags,
                        struct pfx_insert_result *r)
@@ -202,6 +202,7 @@ START_TEST(insert_after_final)
         FAILS(&f.w, PFX_ECONFLICT, insert_text(&f, l.lease, "aaaabbbbddde", flags, &r));
         FAILS(&f.w, PFX_ECONFLICT, insert_text(&f, l.lease, "zaaabbbbddddxx", flags, &r));
         FAILS(&f.w, PFX_ECONFLICT, pfx_reserve(f.c, l.lease, 1, more));
+        FAILS(&f.w, 0, pfx_reserve(f.c, l.lease, 0, more));
     }
     ck_assert_int_eq(cut(&f.w, &l, 3), 0); /* its partial block, too, can be given back */
     FAILS(&f.w, PFX_ECONFLICT, pfx_reserve(f.c, l.lease, 1, more));
@@ -234,7 +235,7 @@ START_TEST(final_on_a_boundary)
 }
 END_TEST
 
-/* ---- truncate, and what the lease knows --------------------------------------------------- */
+/* ---- truncate, and what the lease knows -------------------------------------------------- */
 
 START_TEST(truncate_below_what_is_inserted)
 {
@@ -266,8 +267,9 @@ START_TEST(insert_that_contradicts)
     uint64_t l = f.lease.lease; /* aaaabbbb matched, cccc inserted, two more reserved */
     const char *const wrong[] = {
         "xaaabbbbccccdddd", "aaabbbbbccccdddd", "aaaabbbxccccdddd", /* matched           */
-        "aaaaxbbb", "aaaabbbx", "z", "aaaabx", "aaaabbbbccx",       /* .. and only a part */
-        "aaaabbbbxcccdddd", "aaaabbbbcccx",                         /* inserted by itself */
+        "aaaaxbbb",         "aaaabbbx",         "z",
+        "aaaabx",           "aaaabbbbccx",  /* .. and only a part */
+        "aaaabbbbxcccdddd", "aaaabbbbcccx", /* inserted by itself */
     };
     for (size_t i = 0; i < LENGTH(wrong); i++)
         for (uint32_t flags = 0; flags <= PFX_FINAL; flags++)
@@ -320,7 +322,7 @@ START_TEST(insert_that_contradicts_extras)
 }
 END_TEST
 
-/* ---- spaces --------------------------------------------------------------------------------- */
+/* ---- spaces ------------------------------------------------------------------------------ */
 
 START_TEST(space_that_was_closed)
 {

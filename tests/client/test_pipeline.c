@@ -68,8 +68,8 @@ static void submit(struct engine *e, uint64_t tag)
     struct request *q = &e->request[tag];
     struct pfx_lookup_args look = {
         .size = sizeof look, .tokens = q->tokens, .n_tokens = q->n, .session = 1 + tag};
-    struct pfx_insert_args in = {.size = sizeof in, .flags = rng_below(&e->rng, 2),
-                                 .tokens = q->tokens, .n_written = q->n};
+    struct pfx_insert_args in = {
+        .size = sizeof in, .flags = rng_below(&e->rng, 2), .tokens = q->tokens, .n_written = q->n};
     switch (q->step) {
     case LOOK:
         OK(pfx_submit_lookup(e->c, &look, tag));

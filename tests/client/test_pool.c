@@ -7,13 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- geometry ------------------------------------------------------------------------------ */
+/* ---- geometry ---------------------------------------------------------------------------- */
 
 START_TEST(geometry_of_every_option)
 {
     struct host h;
-    HOST_START(&h, "--blocks", "24", "--block-tokens", "8", "--block-bytes", "192", "--devices", "3",
-               "--snapshots", "5", "--snapshot-bytes", "100", "--model", "abc");
+    HOST_START(&h, "--blocks", "24", "--block-tokens", "8", "--block-bytes", "192", "--devices",
+               "3", "--snapshots", "5", "--snapshot-bytes", "100", "--model", "abc");
     pfx *c = connect_with(&h, (struct pfx_options){0});
     const struct pfx_geometry *g = pfx_geometry(c);
     ck_assert_uint_eq(g->size, sizeof *g);
@@ -65,14 +65,14 @@ START_TEST(epoch_changes_with_the_daemon)
 }
 END_TEST
 
-/* ---- views ---------------------------------------------------------------------------------- */
+/* ---- views ------------------------------------------------------------------------------- */
 
 enum { DEVICES = 2, VIEW_BLOCKS = 6, VIEW_SLOTS = 3 };
 
 static void view_host(struct host *h)
 {
-    HOST_START(h, "--blocks", "6", "--block-tokens", "4", "--block-bytes", "192", "--snapshots", "3",
-               "--snapshot-bytes", "100", "--devices", "2");
+    HOST_START(h, "--blocks", "6", "--block-tokens", "4", "--block-bytes", "192", "--snapshots",
+               "3", "--snapshot-bytes", "100", "--devices", "2");
 }
 
 /* Mapped or not: the view and both kinds of addresses agree on it. */
@@ -105,8 +105,8 @@ static void device_is(pfx *c, uint32_t device, bool mapped)
     }
     ck_assert_ptr_null(pfx_slot_address(c, device, VIEW_SLOTS + 1));
     char *end = (char *)v.blocks + (VIEW_BLOCKS + 1) * v.block_stride;
-    ck_assert((char *)v.slots >= end || (char *)v.slots + (VIEW_SLOTS + 1) * v.slot_stride <=
-                                            (char *)v.blocks);
+    ck_assert((char *)v.slots >= end ||
+              (char *)v.slots + (VIEW_SLOTS + 1) * v.slot_stride <= (char *)v.blocks);
 }
 
 START_TEST(views_of_what_is_mapped)
@@ -117,8 +117,8 @@ START_TEST(views_of_what_is_mapped)
         uint64_t map;
         bool mapped[DEVICES];
     } rows[] = {
-        {PFX_MAP_ALL, {true, true}}, {1, {true, false}},           {2, {false, true}},
-        {3, {true, true}},           {PFX_MAP_NONE, {false, false}},
+        {PFX_MAP_ALL, {true, true}},    {1, {true, false}}, {2, {false, true}}, {3, {true, true}},
+        {PFX_MAP_NONE, {false, false}},
     };
     for (size_t i = 0; i < LENGTH(rows); i++) {
         pfx *c = connect_with(&h, (struct pfx_options){.map_devices = rows[i].map});
@@ -164,7 +164,8 @@ START_TEST(pages_are_shared_and_apart)
 {
     struct host h;
     view_host(&h);
-    pfx *a = connect_with(&h, (struct pfx_options){0}), *b = connect_with(&h, (struct pfx_options){0});
+    pfx *a = connect_with(&h, (struct pfx_options){0}),
+        *b = connect_with(&h, (struct pfx_options){0});
     pfx *one = connect_with(&h, (struct pfx_options){.map_devices = 2});
     stamp_all(a, true);
     stamp_all(a, false);
@@ -224,7 +225,7 @@ START_TEST(layouts_of_one_kind)
 }
 END_TEST
 
-/* ---- digests ------------------------------------------------------------------------------------ */
+/* ---- digests ----------------------------------------------------------------------------- */
 
 static void digest_is(const char *text, const char *hex)
 {
@@ -262,8 +263,8 @@ START_TEST(digest_of_the_daemon)
     struct host h;
     const char *text = "llama-3-70b bf16, scales 1, layers first";
     HOST_START(&h, "--blocks", "8", "--model", text);
-    struct pfx_layout l = {.size = sizeof l, .block_tokens = 16, .block_bytes = 65536,
-                           .n_devices = 1};
+    struct pfx_layout l = {
+        .size = sizeof l, .block_tokens = 16, .block_bytes = 65536, .n_devices = 1};
     struct pfx_options o = worker_options(&h);
     pfx *c;
     o.layout = &l;
@@ -281,7 +282,7 @@ START_TEST(digest_of_the_daemon)
 }
 END_TEST
 
-/* ---- sentences ------------------------------------------------------------------------------------- */
+/* ---- sentences --------------------------------------------------------------------------- */
 
 static void is_sentence(const char *text)
 {

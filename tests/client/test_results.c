@@ -28,7 +28,7 @@ static void result_is(const struct pfx_insert_result *r, uint32_t cached, uint32
                   r->duplicate_blocks, cached, new, duplicates);
 }
 
-/* ---- inserts ------------------------------------------------------------------------------- */
+/* ---- inserts ----------------------------------------------------------------------------- */
 
 START_TEST(canonical_ids_and_duplicates)
 {
@@ -142,7 +142,7 @@ START_TEST(partial_blocks)
 }
 END_TEST
 
-/* ---- a match stays as it was ------------------------------------------------------------------ */
+/* ---- a match stays as it was ------------------------------------------------------------- */
 
 START_TEST(match_is_the_callers_until_release)
 {
@@ -158,8 +158,9 @@ START_TEST(match_is_the_callers_until_release)
         l[i] = look(&w, texts[i]);
         memcpy(ids[i], l[i].match.blocks, l[i].match.n_blocks * 4);
     }
-    const char *const branches[] = {"aaaabbbbcccczzzz", "aaaazzzz", "zzzz", "aaaabbbbccccddddzzzzyyyy",
-                                    "aaaabbbbyyyy", "aaaabbbbccccddddeeeeffffgggg"};
+    const char *const branches[] = {
+        "aaaabbbbcccczzzz",         "aaaazzzz",     "zzzz",
+        "aaaabbbbccccddddzzzzyyyy", "aaaabbbbyyyy", "aaaabbbbccccddddeeeeffffgggg"};
     for (int round = 0; round < 4; round++) {
         for (size_t i = 0; i < LENGTH(branches); i++) /* splits */
             cache(&other, branches[i]);
@@ -204,7 +205,7 @@ START_TEST(match_stays_through_own_calls)
 }
 END_TEST
 
-/* ---- how long a match is ----------------------------------------------------------------------- */
+/* ---- how long a match is ----------------------------------------------------------------- */
 
 static uint32_t common_multiple(uint32_t a, uint32_t b)
 {
@@ -241,8 +242,8 @@ START_TEST(every_multiple_and_limit)
             if (m.matched_tokens != want || m.tail_tokens != tail || m.n_blocks != want / 4 ||
                 p.matched_tokens != want || p.tail_tokens != tail || p.resident_tokens != want)
                 ck_abort_msg("multiple %u, max_match %d: %u and %u, peek %u and %u, not %u and %u",
-                             multiple, (int)most, m.matched_tokens, m.tail_tokens,
-                             p.matched_tokens, p.tail_tokens, want, tail);
+                             multiple, (int)most, m.matched_tokens, m.tail_tokens, p.matched_tokens,
+                             p.tail_tokens, want, tail);
             if ((m.tail_block == PFX_NO_BLOCK) != (tail == 0))
                 ck_abort_msg("tail_block %u with %u tail tokens", m.tail_block, m.tail_tokens);
             OK(pfx_release(w.c, m.lease));
@@ -252,7 +253,7 @@ START_TEST(every_multiple_and_limit)
 }
 END_TEST
 
-/* ---- flags ------------------------------------------------------------------------------------- */
+/* ---- flags ------------------------------------------------------------------------------- */
 
 /* Evict one: the victim must be this one-block prefix. */
 static void oldest_is(struct worker *w, const char *text)

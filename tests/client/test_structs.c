@@ -15,7 +15,7 @@ union padded {
     uint8_t bytes[ROOM];
 };
 
-/* ---- what the caller passes in ---------------------------------------------------- */
+/* ---- what the caller passes in ----------------------------------------------------------- */
 
 /* Runs one call with this struct and undoes what it did. */
 typedef int in_call(struct fixture *f, const void *in);
@@ -236,7 +236,7 @@ START_TEST(input_flags_and_reserved_fields)
 }
 END_TEST
 
-/* ---- extras --------------------------------------------------------------------------- */
+/* ---- extras ------------------------------------------------------------------------------ */
 
 enum { MANY = 4 };
 static const struct extras_row {
@@ -259,12 +259,16 @@ static const struct extras_row {
     {"one inside another", PFX_EINVAL, 2, {{.at = 0, .len = 9}, {.at = 3, .len = 1}}},
     {"descending", PFX_EINVAL, 2, {{.at = 6, .len = 1}, {.at = 2, .len = 1}}},
     {"descending beyond the tokens", PFX_EINVAL, 2, {{.at = 60, .len = 1}, {.at = 20, .len = 1}}},
-    {"the last descends", PFX_EINVAL, 3,
+    {"the last descends",
+     PFX_EINVAL,
+     3,
      {{.at = 1, .len = 1}, {.at = 5, .len = 2}, {.at = 4, .len = 1}}},
     {"the end overflows", PFX_EINVAL, 1, {{.at = 1, .len = UINT64_MAX}}},
     {"the end is 2^64", PFX_EINVAL, 1, {{.at = UINT64_MAX, .len = 1}}},
     {"the end overflows far out", PFX_EINVAL, 1, {{.at = 1ull << 63, .len = 1ull << 63}}},
-    {"overflow hides descent", PFX_EINVAL, 2,
+    {"overflow hides descent",
+     PFX_EINVAL,
+     2,
      {{.at = 8, .len = UINT64_MAX - 4}, {.at = 5, .len = 1}}},
 };
 
@@ -418,8 +422,8 @@ START_TEST(output_completion_sizes)
     struct fixture f;
     fixture_open(&f);
     static struct pfx_completion k[3];
-    uint32_t *const sizes[] = {&k[0].size,       &k[0].match.size, &k[0].insert.size,
-                               &k[2].size,       &k[2].match.size, &k[2].insert.size};
+    uint32_t *const sizes[] = {&k[0].size, &k[0].match.size, &k[0].insert.size,
+                               &k[2].size, &k[2].match.size, &k[2].insert.size};
     for (size_t i = 0; i < LENGTH(sizes); i++) {
         for (int n = 0; n < 3; n++)
             k[n] = completion_empty();

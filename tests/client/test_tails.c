@@ -26,8 +26,8 @@ static void offers(struct worker *w, const char *text, uint32_t matched, uint32_
     OK(pfx_peek_full(w->c, &args, &p));
     struct held l = look(w, text);
     ck_assert_msg(l.match.matched_tokens == matched && l.match.tail_tokens == tail,
-                  "%s: %u and %u, not %u and %u", text, l.match.matched_tokens,
-                  l.match.tail_tokens, matched, tail);
+                  "%s: %u and %u, not %u and %u", text, l.match.matched_tokens, l.match.tail_tokens,
+                  matched, tail);
     ck_assert_uint_eq(p.matched_tokens, matched);
     ck_assert_uint_eq(p.tail_tokens, tail);
     if (tail)
@@ -53,10 +53,14 @@ START_TEST(best_candidate)
         uint32_t tail;
         const char *of;
     } rows[] = {
-        {"aaaaaaaabbbbbbbX", 7, "aaaaaaaabbbbbbbb"}, {"aaaaaaaabbbbbbbb", 7, "aaaaaaaabbbbbbbb"},
-        {"aaaaaaaabbbbbX", 5, "aaaaaaaabbbbbbbb"},   {"aaaaaaaabbbbccX", 6, NULL},
-        {"aaaaaaaabbbbccdX", 7, "aaaaaaaabbbbccd"},  {"aaaaaaaabbbbcccX", 7, "aaaaaaaabbbbcccc"},
-        {"aaaaaaaaxyz", 1, "aaaaaaaax"},             {"aaaaaaaabX", 1, NULL},
+        {"aaaaaaaabbbbbbbX", 7, "aaaaaaaabbbbbbbb"},
+        {"aaaaaaaabbbbbbbb", 7, "aaaaaaaabbbbbbbb"},
+        {"aaaaaaaabbbbbX", 5, "aaaaaaaabbbbbbbb"},
+        {"aaaaaaaabbbbccX", 6, NULL},
+        {"aaaaaaaabbbbccdX", 7, "aaaaaaaabbbbccd"},
+        {"aaaaaaaabbbbcccX", 7, "aaaaaaaabbbbcccc"},
+        {"aaaaaaaaxyz", 1, "aaaaaaaax"},
+        {"aaaaaaaabX", 1, NULL},
         {"aaaaaaaaX", 0, ""},
     };
     for (size_t i = 0; i < LENGTH(rows); i++) {
@@ -182,7 +186,7 @@ START_TEST(tail_is_held)
 }
 END_TEST
 
-/* ---- with extras ---------------------------------------------------------------------------- */
+/* ---- with extras ------------------------------------------------------------------------- */
 
 static int put_extras(struct worker *w, struct held *l, const struct seq *s, uint32_t flags,
                       const struct pfx_extra *x, size_t n)

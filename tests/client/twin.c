@@ -29,7 +29,7 @@ void twin_open(struct twin *t)
     memset(t, 0, sizeof *t);
     t->rng = rng_seeded("twin");
     const char *const options[] = {"--blocks", "40000", "--block-tokens", "16", "--block-bytes",
-                                   "64", NULL};
+                                   "64",       NULL};
     host_start(&t->ha, options);
     host_start(&t->hb, options);
     for (uint32_t f = 0; f < FAMILIES; f++)
@@ -185,7 +185,7 @@ static int step_space(struct twin *t, struct family *y)
     return pfx_submit_space_open(t->a, &d, t->submitted);
 }
 
-/* ---- the stream ----------------------------------------------------------------------------- */
+/* ---- the stream -------------------------------------------------------------------------- */
 
 static int any_step(struct twin *t, struct family *y)
 {
@@ -216,9 +216,12 @@ static int any_step(struct twin *t, struct family *y)
 /* A synchronous call in between sees all that was submitted before it. */
 static void same_lookup(struct twin *t, const struct family *y)
 {
-    struct pfx_lookup_args args = {.size = sizeof args, .flags = PFX_QUIET, .tokens = y->tokens,
+    struct pfx_lookup_args args = {.size = sizeof args,
+                                   .flags = PFX_QUIET,
+                                   .tokens = y->tokens,
                                    .n_tokens = 1 + below(t, FAMILY_TOKENS),
-                                   .extras = y->extras, .n_extras = y->n_extras};
+                                   .extras = y->extras,
+                                   .n_extras = y->n_extras};
     struct pfx_match a = {.size = sizeof a}, b = a;
     OK(pfx_lookup(t->a, &args, &a));
     OK(pfx_lookup(t->b, &args, &b));

@@ -20,8 +20,15 @@ enum {
     TWIN_LOG = 1 << 12,
 };
 
-enum twin_kind { TWIN_LOOKUP, TWIN_RESERVE, TWIN_INSERT, TWIN_TRUNCATE, TWIN_FETCH, TWIN_RELEASE,
-                 TWIN_SPACE };
+enum twin_kind {
+    TWIN_LOOKUP,
+    TWIN_RESERVE,
+    TWIN_INSERT,
+    TWIN_TRUNCATE,
+    TWIN_FETCH,
+    TWIN_RELEASE,
+    TWIN_SPACE
+};
 
 /* What completion i must say. */
 struct expected {
@@ -29,7 +36,7 @@ struct expected {
     int status;
     uint32_t family;
     bool cancelled;
-    struct pfx_match match;          /* counts only */
+    struct pfx_match match; /* counts only */
     struct pfx_insert_result insert;
     uint32_t n_ids;
 };
@@ -56,7 +63,7 @@ struct twin {
 };
 
 void twin_open(struct twin *t);
-void twin_step(struct twin *t); /* one random call, or a look for completions */
+void twin_step(struct twin *t);  /* one random call, or a look for completions */
 void twin_close(struct twin *t); /* takes what is left and compares both daemons */
 
 /* twin_check.c: take completions, at most `max`, for at most ms, and compare them. */

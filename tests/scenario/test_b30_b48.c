@@ -317,8 +317,12 @@ START_TEST(b45_prompts_of_2_to_the_24_tokens)
     uint32_t *tokens = malloc(MOST * sizeof *tokens);
     for (size_t i = 0; i < MOST; i++)
         tokens[i] = (uint32_t)(i * 2654435761u);
-    uint64_t small = long_prompt(&w, tokens, LESS);
-    tokens[0]++; /* another prompt */
+    uint64_t small = 0;
+    for (int i = 0; i < 3; i++) {
+        uint64_t took = long_prompt(&w, tokens, LESS);
+        small = took > small ? took : small;
+        tokens[0]++; /* another prompt */
+    }
     uint64_t large = long_prompt(&w, tokens, MOST);
     ck_assert_uint_lt(large, small * 16 * 4); /* linear, with room for a busy machine */
     tokens[MOST - 4096] ^= 1;                 /* exact: one token in the last block differs */
