@@ -209,7 +209,8 @@ static bool waits_for_insert(const struct pfx *c, const struct call *call)
     if (c->n_inserts == 0 || call->op != OP_LOOKUP || call->look.flags & PFX_NO_MATCH)
         return false;
     const struct call *other;
-    TAILQ_FOREACH (other, &c->pending, link) {
+    TAILQ_FOREACH(other, &c->pending, link)
+    {
         if (other == call)
             return false;
         if (other->op == OP_INSERT && other->state != CALL_FINISHED)
@@ -230,7 +231,8 @@ static bool waits_for_line(const struct pfx *c, const struct call *call)
     if (c->n_behind == 0)
         return false;
     const struct call *other;
-    TAILQ_FOREACH (other, &c->pending, link) {
+    TAILQ_FOREACH(other, &c->pending, link)
+    {
         if (other == call)
             return false;
         if (other->behind && !may_be_late(c, TAILQ_FIRST(&other->lease->line)))

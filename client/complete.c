@@ -119,16 +119,17 @@ static bool can_cancel(const struct call *call)
 static struct call *cancel_find(const struct pfx *c, uint64_t tag)
 {
     struct call *any = NULL, *call;
-    TAILQ_FOREACH (call, &c->pending, link) {
+    TAILQ_FOREACH(call, &c->pending, link)
+    {
         if (call->user_tag != tag)
             continue;
         if (can_cancel(call) && call->state != CALL_FINISHED)
             return call;
         any = call;
     }
-    TAILQ_FOREACH (call, &c->done, link)
-        if (call->user_tag == tag && !any)
-            any = call;
+    TAILQ_FOREACH(call, &c->done, link)
+    if (call->user_tag == tag && !any)
+        any = call;
     return any;
 }
 

@@ -111,8 +111,8 @@ int pfx_peek_full(pfx *c, const struct pfx_lookup_args *args, struct pfx_peeked 
 }
 
 /* Both structs have the counters in the order of the one table in shm/stats.h. */
-#define SAME_PLACE(name, kind)                                                                    \
-    static_assert(offsetof(struct pfx_stats, name) == 8 + offsetof(struct counters, name),        \
+#define SAME_PLACE(name, kind)                                                                     \
+    static_assert(offsetof(struct pfx_stats, name) == 8 + offsetof(struct counters, name),         \
                   "prefixd.h has the counter " #name " where stats.h has it");
 COUNTERS(SAME_PLACE)
 #undef SAME_PLACE

@@ -3,26 +3,12 @@
 
 #include <string.h>
 
-/* The first extra that ends after token `at`. */
-static size_t extras_after(const struct index_query *q, uint64_t at)
-{
-    size_t low = 0, high = q->n_extras;
-    while (low < high) {
-        size_t mid = low + (high - low) / 2;
-        if (q->extras[mid].at + q->extras[mid].len > at)
-            high = mid;
-        else
-            low = mid + 1;
-    }
-    return low;
-}
-
 /* Those that touch tokens [from, to): the first, and how many. */
 static uint32_t extras_touching(const struct index_query *q, uint64_t from, uint64_t to,
                                 size_t *first)
 {
-    *first = extras_after(q, from);
-    size_t end = extras_after(q, to);
+    *first = index_extras_from(q, from);
+    size_t end = index_extras_from(q, to);
     if (end < q->n_extras && q->extras[end].at < to)
         end++;
     return (uint32_t)(end - *first); /* disjoint, so no more than tokens */
@@ -43,7 +29,7 @@ static uint64_t piece_bytes(const struct pfx *c)
 bool pieces_fit(const struct pfx *c, const struct index_query *q, uint64_t from)
 {
     uint64_t bt = c->geometry.layout.block_tokens;
-    for (size_t i = extras_after(q, from); i < q->n_extras; i++) {
+    for (size_t i = index_extras_from(q, from); i < q->n_extras; i++) {
         const struct wire_extra *x = &q->extras[i];
         uint64_t block = (x->at + x->len - 1) / bt * bt;
         if (x->at >= q->n_tokens || block >= q->n_tokens)

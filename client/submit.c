@@ -1,13 +1,13 @@
 /* The asynchronous calls: each makes the call and starts it. */
 #include "client/client.h"
 
-#define SUBMIT(ask)                                                                               \
-    do {                                                                                          \
-        struct call *call = NULL;                                                                 \
-        int status = check_here(c);                                                               \
-        if (status == 0)                                                                          \
-            status = (ask);                                                                       \
-        return status ? status : call_submit(c, call, tag);                                       \
+#define SUBMIT(ask)                                                                                \
+    do {                                                                                           \
+        struct call *call = NULL;                                                                  \
+        int status = check_here(c);                                                                \
+        if (status == 0)                                                                           \
+            status = (ask);                                                                        \
+        return status ? status : call_submit(c, call, tag);                                        \
     } while (0)
 
 int pfx_submit_space_open(pfx *c, const struct pfx_space_desc *desc, uint64_t tag)

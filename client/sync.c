@@ -1,11 +1,11 @@
 /* The synchronous calls: make the call, say where its results go, run it. */
 #include "client/client.h"
 
-#define HERE(c)                                                                                   \
-    do {                                                                                          \
-        int here_ = check_here(c);                                                                \
-        if (here_)                                                                                \
-            return here_;                                                                         \
+#define HERE(c)                                                                                    \
+    do {                                                                                           \
+        int here_ = check_here(c);                                                                 \
+        if (here_)                                                                                 \
+            return here_;                                                                          \
     } while (0)
 
 int pfx_ping(pfx *c)

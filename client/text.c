@@ -4,8 +4,9 @@
 #include <sha256.h>
 #include <string.h>
 
-#define SAME_NUMBER(name, number, text) \
-    static_assert((int)PFX_##name == (int)STATUS_##name, "status.h and prefixd.h agree on " #name);
+#define SAME_NUMBER(name, number, text)                                                            \
+    static_assert((int)PFX_##name == (int)STATUS_##name, "status.h and prefixd.h agree "           \
+                                                         "on " #name);
 STATUSES(SAME_NUMBER)
 #undef SAME_NUMBER
 
@@ -14,8 +15,8 @@ const char *pfx_strerror(int error)
     if (error >= 0)
         return "no error";
     switch (error) {
-#define SENTENCE(name, number, text) \
-    case number: \
+#define SENTENCE(name, number, text)                                                               \
+    case number:                                                                                   \
         return text;
         STATUSES(SENTENCE)
 #undef SENTENCE

@@ -23,8 +23,7 @@ enum { EXIT_TROUBLE = 1, EXIT_OPTION = 2, FDS_A_WORKER = 2, FDS_OF_OURS = 128 };
 
 static int trouble(const char *what)
 {
-    log_error("%s: %s%s", what, strerror(errno),
-              errno == EMFILE ? "; " RAISE_DESCRIPTORS : "");
+    log_error("%s: %s%s", what, strerror(errno), errno == EMFILE ? "; " RAISE_DESCRIPTORS : "");
     return EXIT_TROUBLE;
 }
 
@@ -89,8 +88,8 @@ static int start_basics(struct daemon *d)
 static void say_unused_bytes(const struct daemon *d)
 {
     const struct options *o = d->options;
-    uint64_t used = (d->n_blocks * d->block_stride + d->n_slots * d->slot_stride) *
-                    d->layout.n_devices;
+    uint64_t used =
+        (d->n_blocks * d->block_stride + d->n_slots * d->slot_stride) * d->layout.n_devices;
     if (o->blocks && o->bytes >= used + d->block_stride * d->layout.n_devices)
         log_warning("--bytes %llu is only a limit beside --blocks %u, which take %llu bytes of it; "
                     "leave one of the two away",

@@ -106,7 +106,8 @@ static const struct {
     [OP_SNAPSHOT_FORGET] = {op_snapshot_none, NULL},
 };
 
-/* What a record costs beside its tokens, and a node that it climbs past or a block that it empties. */
+/* What a record costs beside its tokens, and a node that it climbs past or a block that it empties.
+ */
 enum { RECORD_COST = 64, WORK_COST = 16 };
 
 static bool finish(struct call *c, int status, uint64_t *cost)

@@ -100,7 +100,9 @@ int go_on_reserve(struct call *c)
     if (l && !l->final && append_pages(c, l, j))
         return 0;
     dispatch_abandon(d, c->s);
-    return !l ? STATUS_ESTALE : l->final ? STATUS_ECONFLICT : STATUS_ENOSPC; /* or a mate was faster */
+    return !l         ? STATUS_ESTALE
+           : l->final ? STATUS_ECONFLICT
+                      : STATUS_ENOSPC; /* or a mate was faster */
 }
 
 /* ---- truncate ------------------------------------------------------------------------------ */
@@ -185,8 +187,8 @@ static uint32_t insert_blocks(struct call *c, struct lease *l, const struct inde
     struct place where = l->path.where;
     uint32_t first = where.depth, n = covered - first;
     bool taken[PIECE_BLOCKS];
-    uint32_t created = index_insert(c->d->index, query, l->pages + (first - l->matched), n, taken,
-                                    &where);
+    uint32_t created =
+        index_insert(c->d->index, query, l->pages + (first - l->matched), n, taken, &where);
     for (uint32_t i = 0; i < n; i++)
         mark(c, l, first + i, taken[i]);
     index_hold_move(c->d->index, &l->path, where);
@@ -280,7 +282,8 @@ int op_insert(struct call *c)
     return last ? 0 : ANSWER_MORE;
 }
 
-/* ---- release, table ----------------------------------------------------------------------------- */
+/* ---- release, table -----------------------------------------------------------------------------
+ */
 
 int op_release(struct call *c)
 {

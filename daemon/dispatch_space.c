@@ -153,7 +153,8 @@ bool dispatch_background(struct daemon *d)
     return true;
 }
 
-/* ---- snapshots --------------------------------------------------------------------------------- */
+/* ---- snapshots ---------------------------------------------------------------------------------
+ */
 
 int op_snapshot_reserve(struct call *c)
 {

@@ -99,7 +99,8 @@ static bool check_sizes(const struct options *o, struct geometry *g, char *why, 
     return true;
 }
 
-/* What workers may have open beside what is cached, so that none of them can take it all. Sparse. */
+/* What workers may have open beside what is cached, so that none of them can take it all. Sparse.
+ */
 static uint32_t open_spaces(const struct options *o)
 {
     uint64_t all = (uint64_t)o->max_workers * SESSION_SPACES_MAX;

@@ -53,13 +53,13 @@ uint32_t index_root_new(struct index *ix, uint32_t space); /* a node id */
 void index_root_free(struct index *ix, uint32_t root);     /* has no children */
 bool index_root_empty(const struct index *ix, uint32_t root);
 
-/* Go on from *where while the query matches, at most to depth `limit`. Exact: no bound on probes. */
+/* Go on from *where while the query matches, to depth `limit` at most. Exact: probes unbounded. */
 void index_match(const struct index *ix, const struct index_query *query, uint32_t limit,
                  struct place *where);
 
-/* Is this place of a worker's walk still there, below `root`? Then make it name the node that covers
- * its depth. One far above its node (RESOLVE_BLOCKS) is refused: no honest walk ends there, and the
- * climb is work that others wait for. */
+/* Is this place of a worker's walk still there, below `root`? Then make it name the node that
+ * covers its depth. One far above its node (RESOLVE_BLOCKS) is refused: no honest walk ends there,
+ * and the climb is work that others wait for. */
 enum { RESOLVE_BLOCKS = 1024 };
 bool index_resolve(struct index *ix, uint32_t root, struct place *where);
 
@@ -91,8 +91,8 @@ bool index_tail(const struct index *ix, struct place where, const uint32_t *rest
 uint32_t index_insert(struct index *ix, const struct index_query *query, const uint32_t *pages,
                       uint32_t n, bool *taken, struct place *where);
 
-/* Publish a partial block of n_tokens (< block_tokens, >= 1) after `where`. True: the index owns the
- * page; false: a candidate with that prefix exists. *partial is the place of whichever it is. */
+/* Publish a partial block of n_tokens (< block_tokens, >= 1) after `where`. True: the index owns
+ * the page; false: a candidate with that prefix exists. *partial: the place of whichever it is. */
 bool index_insert_partial(struct index *ix, const struct index_query *query, struct place where,
                           uint32_t n_tokens, uint32_t page, struct place *partial);
 

@@ -16,10 +16,10 @@ struct audit {
     uint64_t nodes, blocks, pinned, units, extras, leaves;
 };
 
-#define FOUND(a, ...)                                                                             \
-    do {                                                                                          \
-        (a)->find((a)->arg, __VA_ARGS__);                                                         \
-        (a)->found++;                                                                             \
+#define FOUND(a, ...)                                                                              \
+    do {                                                                                           \
+        (a)->find((a)->arg, __VA_ARGS__);                                                          \
+        (a)->found++;                                                                              \
     } while (0)
 
 static void audit_units(struct audit *a, uint32_t id)
@@ -54,8 +54,8 @@ static void audit_holds(struct audit *a, uint32_t id)
     uint64_t ends = 0, counted = 0;
     uint32_t deepest = 0;
     for (const struct hold *h = priv_at(ix, id)->holds; h; h = h->next) {
-        if (h->where.node != id || h->where.identity != n->identity ||
-            h->where.depth <= n->start || h->where.depth > n->start + n->n_blocks)
+        if (h->where.node != id || h->where.identity != n->identity || h->where.depth <= n->start ||
+            h->where.depth > n->start + n->n_blocks)
             FOUND(a, "a hold to depth %u is listed at node %u", h->where.depth, id);
         else if (h->where.depth - n->start > deepest)
             deepest = h->where.depth - n->start;
@@ -73,8 +73,7 @@ static void audit_holds(struct audit *a, uint32_t id)
 static bool bucket_has(const struct index *ix, uint32_t id)
 {
     const struct index_node *n = node_at(ix, id);
-    uint64_t hash =
-        index_child_hash(&ix->view, n->parent, index_tokens_at(&ix->view, n->extent));
+    uint64_t hash = index_child_hash(&ix->view, n->parent, index_tokens_at(&ix->view, n->extent));
     for (uint32_t i = (uint32_t)hash;; i++) {
         const struct index_bucket *b =
             index_bucket_at(&ix->view, i & (ix->view.plan.n_buckets - 1));
@@ -157,9 +156,12 @@ static void audit_totals(struct audit *a)
         const char *what;
         uint64_t counted, walked;
     } total[] = {
-        {"nodes", ix->n_nodes, a->nodes},       {"cached blocks", ix->cached, a->blocks},
-        {"pinned blocks", ix->pinned, a->pinned}, {"owned units", ix->n_units_owned, a->units},
-        {"extras", ix->n_extras, a->extras},    {"evictable leaves", ix->n_heap, a->leaves},
+        {"nodes", ix->n_nodes, a->nodes},
+        {"cached blocks", ix->cached, a->blocks},
+        {"pinned blocks", ix->pinned, a->pinned},
+        {"owned units", ix->n_units_owned, a->units},
+        {"extras", ix->n_extras, a->extras},
+        {"evictable leaves", ix->n_heap, a->leaves},
         {"cached pages", ix->pool->n_cached, a->blocks},
     };
     for (size_t i = 0; i < sizeof total / sizeof total[0]; i++)

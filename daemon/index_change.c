@@ -111,8 +111,8 @@ static uint32_t child_begin(struct index *ix, uint32_t parent, uint32_t want, ui
 }
 
 /* Up to n blocks as a new leaf below parent; returns its id, *made how many. */
-static uint32_t child_new(struct index *ix, uint32_t parent, uint32_t n,
-                          const struct source *from, uint32_t *made)
+static uint32_t child_new(struct index *ix, uint32_t parent, uint32_t n, const struct source *from,
+                          uint32_t *made)
 {
     uint32_t id = child_begin(ix, parent, n < NODE_BLOCKS ? n : NODE_BLOCKS, made);
     struct index_node *node = node_at(ix, id);

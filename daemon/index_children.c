@@ -135,8 +135,7 @@ void children_remove(struct index *ix, uint32_t parent, uint32_t id)
 {
     struct index_node *n = node_at(ix, id);
     while (n->left && n->right)
-        rotate_up(ix, parent,
-                  priority(ix, n->left) > priority(ix, n->right) ? n->left : n->right);
+        rotate_up(ix, parent, priority(ix, n->left) > priority(ix, n->right) ? n->left : n->right);
     uint32_t rest = n->left ? n->left : n->right, up = priv_at(ix, id)->up;
     shm_store(link_to(ix, parent, id), rest);
     if (rest)
@@ -253,7 +252,8 @@ bool index_tail(const struct index *ix, struct place where, const uint32_t *rest
     uint32_t bt = ix->view.params.block_tokens, id = where.node, unit;
     if (where.depth < n->start + n->n_blocks) { /* the next block of the same run */
         unit = n->extent + (where.depth - n->start);
-        uint32_t length = index_key_length(&ix->view, n->flags & NODE_EXTRAS, unit, where.depth, bt);
+        uint32_t length =
+            index_key_length(&ix->view, n->flags & NODE_EXTRAS, unit, where.depth, bt);
         *n_tokens = (uint32_t)tokens_match(index_tokens_at(&ix->view, unit), rest,
                                            length < n_rest ? length : n_rest);
     } else {
@@ -303,8 +303,8 @@ unsigned children_audit(const struct index *ix, uint32_t parent, audit_find *fin
         count++;
     }
     if (count != priv_at(ix, parent)->n_children) {
-        find(arg, "node %u counts %u children and has %u", parent,
-             priv_at(ix, parent)->n_children, count);
+        find(arg, "node %u counts %u children and has %u", parent, priv_at(ix, parent)->n_children,
+             count);
         found++;
     }
     return found;

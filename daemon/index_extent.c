@@ -96,8 +96,8 @@ static bool extend(struct index *ix)
     return true;
 }
 
-/* The order of the free extent to take from: the smallest that covers `order`; if there is none, the
- * longest that is shorter, but not below `least`. EXTENT_ORDERS: none of these. */
+/* The order of the free extent to take from: the smallest that covers `order`; if there is none,
+ * the longest that is shorter, but not below `least`. EXTENT_ORDERS: none of these. */
 static uint32_t order_find(const struct index *ix, uint32_t order, uint32_t least)
 {
     for (uint32_t o = order; o < EXTENT_ORDERS; o++)
@@ -118,7 +118,8 @@ uint32_t extent_take(struct index *ix, uint32_t want, uint32_t *got)
         order++;
     uint32_t holes = ix->unit_top - ix->n_units_owned;
     bool many = holes > ix->n_units_owned / HOLES_PART;
-    uint32_t from = order_find(ix, order, many && order > HOLE_ORDERS ? order - HOLE_ORDERS : order);
+    uint32_t from =
+        order_find(ix, order, many && order > HOLE_ORDERS ? order - HOLE_ORDERS : order);
     if (from == EXTENT_ORDERS && extend(ix))
         from = order_find(ix, order, order);
     if (from == EXTENT_ORDERS)

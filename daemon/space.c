@@ -11,9 +11,9 @@
 #define NOBODY UINT32_MAX
 
 struct space_private {
-    uint32_t opens; /* by sessions, each counted once a space */
-    uint32_t uses;  /* by leases */
-    uint32_t chain; /* 1 + next slot of the same hash */
+    uint32_t opens;      /* by sessions, each counted once a space */
+    uint32_t uses;       /* by leases */
+    uint32_t chain;      /* 1 + next slot of the same hash */
     uint32_t prev, next; /* among the dormant, oldest first */
 };
 
@@ -22,7 +22,7 @@ struct spaces {
     uint32_t max, top, live;
     uint32_t oldest, youngest; /* dormant */
     uint32_t n_heads;
-    uint64_t seed; /* private, so that nobody can choose descriptions that collide */
+    uint64_t seed;   /* private, so that nobody can choose descriptions that collide */
     uint32_t *heads; /* 1 + slot, by hash of the key; zero pages cost nothing */
     struct space_private *priv;
 };
@@ -63,8 +63,7 @@ static struct space_key key_of(const struct index_space *x)
 static bool same(const struct index_space *x, const struct space_key *key)
 {
     return x->adapter_id == key->adapter_id && x->adapter_generation == key->adapter_generation &&
-           x->tenant_len == key->tenant_len &&
-           memcmp(x->tenant, key->tenant, key->tenant_len) == 0;
+           x->tenant_len == key->tenant_len && memcmp(x->tenant, key->tenant, key->tenant_len) == 0;
 }
 
 static uint32_t find(const struct spaces *s, const struct space_key *key)
@@ -367,8 +366,8 @@ unsigned spaces_audit(const struct spaces *s, audit_find *find_one, void *arg)
         struct space_key key = key_of(x);
         live += x->state == SPACE_LIVE;
         dormant += x->state == SPACE_DORMANT;
-        bool used = slot == 0 || p->opens || p->uses ||
-                    (x->root && !index_root_empty(s->index, x->root));
+        bool used =
+            slot == 0 || p->opens || p->uses || (x->root && !index_root_empty(s->index, x->root));
         if (used != (x->state == SPACE_LIVE) || (x->version & 1) || find(s, &key) != slot ||
             (uint32_t)x->number != slot) {
             find_one(arg, "space %llu is in a wrong state", (unsigned long long)x->number);

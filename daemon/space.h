@@ -46,8 +46,8 @@ uint32_t spaces_top(const struct spaces *s); /* slots from here on were never us
  * node 0: nothing was cached. */
 struct place spaces_flush(struct spaces *s, uint32_t slot);
 
-/* What a session has open: find or add (NULL: it has too many, or no memory), drop one, and give all
- * of it back. */
+/* What a session has open: find or add (NULL: it has too many, or no memory), drop one, and give
+ * all of it back. */
 enum { SESSION_SPACES_MAX = 4096 };
 struct opened_space *session_space(struct session *s, uint32_t slot, bool add);
 void session_space_drop(struct session *s, uint32_t slot);

@@ -52,7 +52,8 @@ bool index_view_init(struct index_view *view, const void *base, uint64_t bytes)
     return index_plan(&view->params, &view->plan) && view->plan.bytes <= bytes;
 }
 
-/* What one look can tell. UNSURE: a change did not end while we looked, so only the daemon knows. */
+/* What one look can tell. UNSURE: a change did not end while we looked, so only the daemon knows.
+ */
 enum sight { SIGHT_NO, SIGHT_YES, SIGHT_UNSURE };
 
 static enum sight space_root(const struct index_view *view, uint64_t number, uint32_t *root)
@@ -127,8 +128,7 @@ static bool seen_still(const struct index_view *v, uint32_t id, const struct see
 
 /* ---- extras --------------------------------------------------------------------- */
 
-/* First extra of the query that ends after token `at` (they are ascending and disjoint). */
-static size_t extras_from(const struct index_query *q, uint64_t at)
+size_t index_extras_from(const struct index_query *q, uint64_t at)
 {
     size_t low = 0;
     size_t high = q->n_extras;
@@ -147,7 +147,7 @@ static bool extras_agree(const struct index_view *v, bool stored, uint32_t unit,
 {
     uint64_t from = (uint64_t)depth * v->params.block_tokens;
     uint64_t to = from + v->params.block_tokens;
-    size_t i = extras_from(q, from);
+    size_t i = index_extras_from(q, from);
     uint32_t id = stored ? shm_load(index_extra_head_at(v, unit)) : 0;
     for (uint32_t steps = 0; steps <= v->params.block_tokens; steps++) {
         bool mine = i < q->n_extras && q->extras[i].at < to && q->extras[i].at < q->n_tokens;
@@ -169,12 +169,12 @@ static bool extras_agree(const struct index_view *v, bool stored, uint32_t unit,
 }
 
 /* Leading blocks of [depth, depth + n) in units from `unit` whose extras agree. */
-static uint32_t extras_match(const struct index_view *v, bool stored, uint32_t unit,
-                             uint32_t depth, uint32_t n, const struct index_query *q)
+static uint32_t extras_match(const struct index_view *v, bool stored, uint32_t unit, uint32_t depth,
+                             uint32_t n, const struct index_query *q)
 {
     uint64_t bt = v->params.block_tokens;
     if (!stored) { /* no block of the node has any: stop where the query's next one touches */
-        size_t i = extras_from(q, depth * bt);
+        size_t i = index_extras_from(q, depth * bt);
         if (i == q->n_extras || q->extras[i].at >= q->n_tokens ||
             q->extras[i].at >= (depth + (uint64_t)n) * bt)
             return n;
@@ -190,7 +190,8 @@ uint32_t index_run_match(const struct index_view *v, bool stored, uint32_t unit,
                          uint32_t n, const struct index_query *q)
 {
     uint32_t bt = v->params.block_tokens;
-    size_t equal = tokens_match(index_tokens_at(v, unit), index_query_at(v, q, depth), (size_t)n * bt);
+    size_t equal =
+        tokens_match(index_tokens_at(v, unit), index_query_at(v, q, depth), (size_t)n * bt);
     uint32_t blocks = (uint32_t)(equal / bt);
     if (stored || q->n_extras)
         blocks = extras_match(v, stored, unit, depth, blocks, q);
@@ -214,8 +215,8 @@ struct step {
 };
 
 /* Hash the block after `depth` and ask for its bucket, long before it is needed. */
-static uint64_t hash_ahead(const struct index_view *v, uint32_t id, uint32_t depth,
-                           uint32_t limit, const struct index_query *q)
+static uint64_t hash_ahead(const struct index_view *v, uint32_t id, uint32_t depth, uint32_t limit,
+                           const struct index_query *q)
 {
     if (depth >= limit)
         return 0;
@@ -267,7 +268,7 @@ static uint32_t run_match_ahead(const struct index_view *v, const struct seen *s
 
 /* Is node `id` the child that goes on from `at`? Then *next is at the end of what matched. */
 static enum sight child_match(const struct index_view *v, const struct step *at, uint32_t id,
-                        uint32_t limit, const struct index_query *q, struct step *next)
+                              uint32_t limit, const struct index_query *q, struct step *next)
 {
     for (int tries = 0; tries < RETRIES; tries++) {
         struct seen *s = &next->seen;
@@ -490,8 +491,7 @@ static bool take_agrees(const struct index_view *v, const struct seen *s, uint32
                         index_query_at(v, q, (uint32_t)whole), rest) == rest;
 }
 
-int index_path_agrees(const struct index_view *v, struct place where,
-                      const struct index_query *q)
+int index_path_agrees(const struct index_view *v, struct place where, const struct index_query *q)
 {
     struct index_query copy = *q;
     switch (climb(v, where, take_agrees, &copy)) {
@@ -508,7 +508,8 @@ int index_path_agrees(const struct index_view *v, struct place where,
 
 uint32_t index_tail_limit(const struct index_query *q, uint64_t from, uint32_t n_rest)
 {
-    for (size_t i = extras_from(q, from); i < q->n_extras && q->extras[i].at < from + n_rest; i++)
+    size_t i = index_extras_from(q, from);
+    for (; i < q->n_extras && q->extras[i].at < from + n_rest; i++)
         if (q->extras[i].at >= from)
             return (uint32_t)(q->extras[i].at - from);
     return n_rest;

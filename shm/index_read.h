@@ -60,6 +60,9 @@ int index_path_agrees(const struct index_view *view, struct place where,
 uint32_t index_tail_tokens(const struct index_view *view, struct place where,
                            const uint32_t *rest, uint32_t n_rest);
 
+/* The query's first extra that ends after token `at`. */
+size_t index_extras_from(const struct index_query *query, uint64_t at);
+
 /* Of `n_rest` tokens after depth `from` (tokens), how many may be compared for a tail: an extra
  * that starts inside ends it. */
 uint32_t index_tail_limit(const struct index_query *query, uint64_t from, uint32_t n_rest);

@@ -9,8 +9,8 @@
  * is 0 or a positive answer, or a PFX_E* of client/prefixd.h. Every record is answered by exactly
  * one completion, in order, except those that say so.
  *
- * Depths are in blocks, lengths in tokens, arena offsets in bytes from the arena's start and multiples
- * of 8. Reserved fields and unknown flags are 0.
+ * Depths are in blocks, lengths in tokens, arena offsets in bytes from the arena's start and
+ * multiples of 8. Reserved fields and unknown flags are 0.
  */
 #ifndef SHM_MESSAGE_H
 #define SHM_MESSAGE_H

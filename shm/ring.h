@@ -21,7 +21,7 @@
  *   DOZE   sleeper: doze store, FULL FENCE, tail load; sleeps if it is unchanged     (DOZE-1)
  *          writer:  tail store, FULL FENCE, doze load; sends a packet if it is set   (DOZE-2)
  *          Both fences are needed: without either, each side may read the old value of the
- *          other's word, and the sleeper sleeps on a full ring (tests/litmus/doze_sides.h shows it).
+ *          other's word, and the sleeper sleeps on a full ring (tests/litmus shows it).
  */
 #ifndef SHM_RING_H
 #define SHM_RING_H

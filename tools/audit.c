@@ -25,8 +25,7 @@ static int audit_run(const struct tool *t, int n, char **arg)
     if (t->json)
         print_json(json_pack("{s:b,s:O}", "ok", (int)(rows.n == 0), "findings", list));
     else
-        printf("%s: %u finding%s\n", rows.n ? "audit failed" : "audit ok", rows.n,
-               PLURAL(rows.n));
+        printf("%s: %u finding%s\n", rows.n ? "audit failed" : "audit ok", rows.n, PLURAL(rows.n));
     json_decref(list);
     code = rows.n ? EXIT_FINDING : EXIT_GOOD;
     admin_free(&rows);
@@ -34,6 +33,10 @@ static int audit_run(const struct tool *t, int n, char **arg)
 }
 
 const struct command audit_command = {
-    "audit", "", "the daemon walks all it has and compares every counter with the walk",
-    "Exits 1 if anything disagrees.", NULL, audit_run,
+    "audit",
+    "",
+    "the daemon walks all it has and compares every counter with the walk",
+    "Exits 1 if anything disagrees.",
+    NULL,
+    audit_run,
 };

@@ -100,7 +100,7 @@ static int bench_run(const struct tool *t, int n, char **arg)
     int code = EXIT_GOOD, found = 0;
     if (n != 1)
         return tool_fail(EXIT_USAGE, "takes one name: index, lookup, peek, ring, evict, memory, "
-                         "idle, one row of these, or all.");
+                                     "idle, one row of these, or all.");
     if (t->given)
         return tool_fail(EXIT_USAGE, "starts daemons of its own; --socket means nothing here.");
     interrupt_catch();
@@ -123,16 +123,21 @@ static int bench_run(const struct tool *t, int n, char **arg)
     }
     interrupt_raise();
     if (!found)
-        return tool_fail(EXIT_USAGE, "there is no row '%s'; the names are index, lookup, peek, "
-                         "ring, evict, memory, idle, one row of these, or all.", arg[0]);
+        return tool_fail(EXIT_USAGE,
+                         "there is no row '%s'; the names are index, lookup, peek, "
+                         "ring, evict, memory, idle, one row of these, or all.",
+                         arg[0]);
     return code;
 }
 
 const struct command bench_command = {
-    "bench", "NAME", "measure this machine against the budgets",
+    "bench",
+    "NAME",
+    "measure this machine against the budgets",
     "NAME is index, lookup, peek, ring, evict, memory or idle, one row of these, or all.\n"
     "A row is measured in pairs with its baseline, in turn; the pair of the median ratio counts.\n"
     "ratio = value / baseline must not exceed budget; an absolute row has the baseline 1. Daemons\n"
     "are its own. Exits 1 if a row is over its budget.",
-    NULL, bench_run,
+    NULL,
+    bench_run,
 };

@@ -172,10 +172,12 @@ static int busy_collect(pfx *c, unsigned n, uint64_t lease[BUSY_BATCH])
  * full: each reserve evicts. */
 static int busy_round(pfx *c, uint32_t *tokens, uint32_t first)
 {
-    struct pfx_lookup_args look = {.size = sizeof look, .flags = PFX_NO_MATCH, .tokens = tokens,
+    struct pfx_lookup_args look = {.size = sizeof look,
+                                   .flags = PFX_NO_MATCH,
+                                   .tokens = tokens,
                                    .n_tokens = BENCH_PREFIX_TOKENS};
-    struct pfx_insert_args args = {.size = sizeof args, .tokens = tokens,
-                                   .n_written = BENCH_PREFIX_TOKENS};
+    struct pfx_insert_args args = {
+        .size = sizeof args, .tokens = tokens, .n_written = BENCH_PREFIX_TOKENS};
     struct pfx_evicted evicted = {.size = sizeof evicted};
     uint64_t lease[BUSY_BATCH];
     int rc = 0;
@@ -223,8 +225,8 @@ static bool busy_begin(struct lookup_row *row)
 {
     enum { FULL = RIG_POOL_BLOCKS / PREFIX_BLOCKS + BUSY_BATCH };
     pid_t parent = getpid();
-    void *shared = mmap(NULL, sizeof *row->busy, PROT_READ | PROT_WRITE,
-                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *shared =
+        mmap(NULL, sizeof *row->busy, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED)
         return false;
     row->busy = shared;

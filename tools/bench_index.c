@@ -61,8 +61,8 @@ struct bench_index *bench_index_new(uint32_t n_blocks)
     if (b && map_region(b, n_blocks) && pool_init(&b->pool, n_blocks)) {
         b->page = malloc(n_blocks * sizeof *b->page);
         b->taken = malloc(n_blocks);
-        struct index_config config = {.region = b->region, .pool = &b->pool,
-                                      .policy = policy_find("lru")};
+        struct index_config config = {
+            .region = b->region, .pool = &b->pool, .policy = policy_find("lru")};
         b->index = index_new(&config);
         b->spaces = b->index ? spaces_new(b->index) : NULL;
     }
@@ -198,7 +198,7 @@ void index_hot_end(void *self)
 
 struct cold {
     struct bench_index *index;
-    uint32_t n;            /* prefixes */
+    uint32_t n;             /* prefixes */
     uint32_t *query, *same; /* n x BENCH_PREFIX_TOKENS */
     uint32_t *order;
     uint64_t *ns; /* of each */

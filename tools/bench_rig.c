@@ -14,10 +14,9 @@ enum {
 
 struct rig *rig_begin(void)
 {
-    struct daemon_args args = {
-        .arg = {"--blocks", "65536", "--block-tokens", "16", "--block-bytes", "64", "--spin-us",
-                "1000000"},
-        .n = 8};
+    struct daemon_args args = {.arg = {"--blocks", "65536", "--block-tokens", "16", "--block-bytes",
+                                       "64", "--spin-us", "1000000"},
+                               .n = 8};
     struct rig *g = calloc(1, sizeof *g);
     if (!g)
         return NULL;
@@ -71,8 +70,7 @@ static int cache_prefix(struct rig *g)
         .size = sizeof args, .tokens = g->tokens, .n_written = BENCH_PREFIX_TOKENS};
     struct pfx_insert_result out = {.size = sizeof out};
     int rc;
-    if ((rc = rig_lookup(g, &m)) < 0 ||
-        (rc = pfx_reserve(g->c, m.lease, PREFIX_BLOCKS, ids)) < 0 ||
+    if ((rc = rig_lookup(g, &m)) < 0 || (rc = pfx_reserve(g->c, m.lease, PREFIX_BLOCKS, ids)) < 0 ||
         (rc = pfx_insert(g->c, m.lease, &args, NULL, &out)) < 0)
         return rc;
     return pfx_release(g->c, m.lease);

@@ -29,7 +29,7 @@ static uint32_t between(struct draw *d, uint32_t low, uint32_t high)
 
 struct conversation {
     uint32_t number, assistant;
-    uint32_t turns, turn; /* planned, had */
+    uint32_t turns, turn;                        /* planned, had */
     uint32_t user[MAX_TURNS], answer[MAX_TURNS]; /* tokens */
 };
 

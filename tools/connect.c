@@ -69,8 +69,10 @@ bool tool_find(struct tool *t)
     socket_paths(&paths, t->given);
     for (unsigned i = 0; i < paths.n; i++)
         if (strlen(paths.at[i]) > SOCKET_PATH_MAX)
-            return tool_fail(0, "the socket path %s is longer than the %d bytes of a socket's "
-                             "name.", paths.at[i], SOCKET_PATH_MAX),
+            return tool_fail(0,
+                             "the socket path %s is longer than the %d bytes of a socket's "
+                             "name.",
+                             paths.at[i], SOCKET_PATH_MAX),
                    false;
     t->socket = paths.at[0];
     if (paths.n == 1 || probe(paths.at[0]) == 0)
@@ -91,8 +93,10 @@ int tool_connect(const struct tool *t, pid_t *pid)
             tool_fail(EXIT_DAEMON, "%s may not be opened by this user; run as the daemon's user.",
                       t->socket);
         else if (errno == EAGAIN)
-            tool_fail(EXIT_DAEMON, "the daemon at %s is stuck or stopped: its backlog is full. If "
-                      "it is stopped, let it go on with SIGCONT.", t->socket);
+            tool_fail(EXIT_DAEMON,
+                      "the daemon at %s is stuck or stopped: its backlog is full. If "
+                      "it is stopped, let it go on with SIGCONT.",
+                      t->socket);
         else
             fail_no_daemon(t, strerror(errno));
         return -1;
@@ -134,13 +138,15 @@ int tool_fail_silent(const struct tool *t, pid_t pid, int ms)
     if (is_stopped(pid))
         return tool_fail(EXIT_DAEMON,
                          "daemon %d at %s is stopped and does not answer; let it go on with "
-                         "SIGCONT (kill -CONT %d).%s", pid, t->socket, pid,
+                         "SIGCONT (kill -CONT %d).%s",
+                         pid, t->socket, pid,
                          access(path, R_OK | X_OK) == 0
                              ? " `prefixctl status` and `tree` work all the same."
                              : "");
-    return tool_fail(EXIT_DAEMON, "daemon %d at %s did not answer within %d s: it is busy, or was "
-                     "stopped meanwhile. What was asked may still happen; try again.", pid,
-                     t->socket, ms / 1000);
+    return tool_fail(EXIT_DAEMON,
+                     "daemon %d at %s did not answer within %d s: it is busy, or was "
+                     "stopped meanwhile. What was asked may still happen; try again.",
+                     pid, t->socket, ms / 1000);
 }
 
 /* ---- shared memory -------------------------------------------------------------------- */
@@ -168,8 +174,10 @@ static int view_index(struct daemon_index *di)
     if (!di->ready && shm_load_acquire(&h->ready) && h->format != LAYOUT_FORMAT) {
         pid_t pid = di->pid;
         daemon_index_close(di);
-        return tool_fail(EXIT_DAEMON, "daemon %d has another index format; install matching "
-                         "versions of prefixd and prefixctl.", pid);
+        return tool_fail(EXIT_DAEMON,
+                         "daemon %d has another index format; install matching "
+                         "versions of prefixd and prefixctl.",
+                         pid);
     }
     return EXIT_GOOD;
 }
@@ -196,8 +204,10 @@ static int borrow_index(const struct tool *t, struct daemon_index *di)
     if (code != EXIT_GOOD || w.status == PFX_EMISMATCH) /* it waits for the first layout */
         return code;
     if (w.status != 0)
-        return tool_fail(EXIT_DAEMON, "daemon %d at %s refused: %s; or run as the daemon's user or "
-                         "as root, who need no consent.", di->pid, t->socket, w.why);
+        return tool_fail(EXIT_DAEMON,
+                         "daemon %d at %s refused: %s; or run as the daemon's user or "
+                         "as root, who need no consent.",
+                         di->pid, t->socket, w.why);
     di->base = raw.index.base;
     di->bytes = raw.index.bytes;
     raw.index.base = NULL;
@@ -269,8 +279,8 @@ static ssize_t receive(int socket, pid_t pid, void *to, size_t room, int timeout
         char room[CMSG_SPACE(sizeof(int))];
     } control;
     struct iovec io = {to, room};
-    struct msghdr m = {.msg_iov = &io, .msg_iovlen = 1, .msg_control = &control,
-                       .msg_controllen = sizeof control};
+    struct msghdr m = {
+        .msg_iov = &io, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     ssize_t n = recvmsg(socket, &m, MSG_CMSG_CLOEXEC);
     if (n == 0) {
         errno = ECONNRESET;
@@ -329,7 +339,7 @@ static int map_rows(const struct admin_reply *reply, int fd, size_t row_bytes,
     if (fd < 0 || reply->row_bytes != row_bytes || fstat(fd, &st) != 0 ||
         (size_t)st.st_size < rows->bytes)
         return tool_fail(EXIT_DAEMON, "the daemon's answer has another shape; install matching "
-                         "versions of prefixd and prefixctl.");
+                                      "versions of prefixd and prefixctl.");
     void *base = mmap(NULL, rows->bytes, PROT_READ, MAP_SHARED, fd, 0);
     if (base == MAP_FAILED)
         return tool_fail(EXIT_DAEMON, "cannot map the daemon's answer: %s.", strerror(errno));

@@ -45,6 +45,10 @@ static int flush_run(const struct tool *t, int n, char **arg)
 }
 
 const struct command flush_command = {
-    "flush", "", "forget what is cached in a space, in all tiers",
-    "Blocks that a lease holds go when it is released.", options, flush_run,
+    "flush",
+    "",
+    "forget what is cached in a space, in all tiers",
+    "Blocks that a lease holds go when it is released.",
+    options,
+    flush_run,
 };

@@ -8,12 +8,11 @@ static json_t *describe(const struct lease_row *l)
     char id[24];
     snprintf(id, sizeof id, "%016llx", (unsigned long long)l->lease);
     return json_pack("{s:s,s:I,s:o,s:I,s:I,s:I,s:I,s:I,s:b,s:b}", "lease", id, "worker",
-                     (json_int_t)l->worker, "group",
-                     json_text(l->group, sizeof l->group), "space", (json_int_t)l->space,
-                     "matched_blocks", (json_int_t)l->matched_blocks, "held_blocks",
-                     (json_int_t)l->held_blocks, "table_blocks", (json_int_t)l->table_blocks,
-                     "private_blocks", (json_int_t)l->private_blocks, "final", (int)(l->final != 0),
-                     "stale", (int)(l->stale != 0));
+                     (json_int_t)l->worker, "group", json_text(l->group, sizeof l->group), "space",
+                     (json_int_t)l->space, "matched_blocks", (json_int_t)l->matched_blocks,
+                     "held_blocks", (json_int_t)l->held_blocks, "table_blocks",
+                     (json_int_t)l->table_blocks, "private_blocks", (json_int_t)l->private_blocks,
+                     "final", (int)(l->final != 0), "stale", (int)(l->stale != 0));
 }
 
 static int leases_run(const struct tool *t, int n, char **arg)
@@ -35,8 +34,8 @@ static int leases_run(const struct tool *t, int n, char **arg)
         else
             printf("%016llx %8llu %-20.64s %8llu %8u %8u %8u %8u%s%s\n",
                    (unsigned long long)l->lease, (unsigned long long)l->worker, l->group,
-                   (unsigned long long)l->space, l->matched_blocks, l->held_blocks,
-                   l->table_blocks, l->private_blocks, l->final ? "  final" : "",
+                   (unsigned long long)l->space, l->matched_blocks, l->held_blocks, l->table_blocks,
+                   l->private_blocks, l->final ? "  final" : "",
                    l->stale ? "  from before a flush" : "");
     }
     if (t->json)

@@ -101,8 +101,10 @@ int main(int argc, char **argv)
         return finish(EXIT_GOOD);
     }
     if (argv[1][0] == '-')
-        return tool_fail(EXIT_USAGE, "%s: options come after the command, as in `prefixctl status "
-                         "--json`; `prefixctl --help` lists the commands.", argv[1]);
+        return tool_fail(EXIT_USAGE,
+                         "%s: options come after the command, as in `prefixctl status "
+                         "--json`; `prefixctl --help` lists the commands.",
+                         argv[1]);
     running = find_command(argv[1]);
     if (!running)
         return tool_fail(EXIT_USAGE, "there is no command '%s'; `prefixctl --help` lists them.",

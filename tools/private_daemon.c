@@ -100,8 +100,10 @@ static int make_dir(struct private_daemon *d)
     snprintf(d->dir, sizeof d->dir, "%s/" DIR_PREFIX "XXXXXX", tmp);
     if (!mkdtemp(d->dir)) {
         d->dir[0] = '\0';
-        return tool_fail(EXIT_DAEMON, "cannot make a temporary directory in %s: %s; set TMPDIR to "
-                         "the short path of one where this user may write.", tmp, strerror(errno));
+        return tool_fail(EXIT_DAEMON,
+                         "cannot make a temporary directory in %s: %s; set TMPDIR to "
+                         "the short path of one where this user may write.",
+                         tmp, strerror(errno));
     }
     snprintf(d->socket, sizeof d->socket, "%s/socket", d->dir);
     return EXIT_GOOD;
@@ -138,7 +140,7 @@ static void exec_daemon(const struct private_daemon *d, const struct daemon_args
     int log = open_log(d, O_WRONLY | O_CREAT | O_APPEND), n = 0;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
-        _exit(1); /* it died before we asked */
+        _exit(1);  /* it died before we asked */
     setpgid(0, 0); /* a ^C is ours to handle */
     dup2(out, STDOUT_FILENO);
     dup2(log, STDERR_FILENO);

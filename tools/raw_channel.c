@@ -17,8 +17,8 @@ static int receive_welcome(int socket, struct welcome *welcome, int fd[FDS_MAX])
         char room[CMSG_SPACE(FDS_MAX * sizeof(int))];
     } control;
     struct iovec io = {welcome, sizeof *welcome};
-    struct msghdr m = {.msg_iov = &io, .msg_iovlen = 1, .msg_control = &control,
-                       .msg_controllen = sizeof control};
+    struct msghdr m = {
+        .msg_iov = &io, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     if (recvmsg(socket, &m, MSG_CMSG_CLOEXEC) != sizeof *welcome)
         return -1;
     struct cmsghdr *c = CMSG_FIRSTHDR(&m);
@@ -82,8 +82,10 @@ int raw_ask(const struct tool *t, struct raw_channel *raw, struct welcome *w)
     if (!good)
         raw_detach(raw);
     return good || refused ? EXIT_GOOD
-                           : tool_fail(EXIT_DAEMON, "daemon %d at %s gave no channel; its log says "
-                                       "why.", pid, t->socket);
+                           : tool_fail(EXIT_DAEMON,
+                                       "daemon %d at %s gave no channel; its log says "
+                                       "why.",
+                                       pid, t->socket);
 }
 
 bool raw_attach(const struct tool *t, struct raw_channel *raw)

@@ -28,7 +28,10 @@ static struct {
     struct daemon_args daemon;
 } opt = {.workers = 1, .limit = UINT64_MAX};
 
-#define DAEMON(name, value, help) {name, value, OPTION_DAEMON, &opt.daemon, 0, help}
+#define DAEMON(name, value, help)                                                                  \
+    {                                                                                              \
+        name, value, OPTION_DAEMON, &opt.daemon, 0, help                                           \
+    }
 static const struct option_row options[] = {
     {"trace", "FILE", OPTION_TEXT, &opt.trace, 0,
      "requests, a JSON object a line (default: a built-in chat workload)"},
@@ -80,7 +83,7 @@ static int check_options(const struct tool *t, int n, char **arg)
     if (opt.private) {
         if (t->given)
             return tool_fail(EXIT_USAGE, "--private starts a daemon of its own, at a socket of its "
-                             "own; leave --socket or --private away.");
+                                         "own; leave --socket or --private away.");
         if (!daemon_args_have(&opt.daemon, "--config")) {
             if (!daemon_args_have(&opt.daemon, "--bytes"))
                 add_default("--blocks", "65536");
@@ -91,8 +94,10 @@ static int check_options(const struct tool *t, int n, char **arg)
     }
     for (unsigned i = 0; i < opt.daemon.n; i++)
         if (opt.daemon.arg[i][0] == '-' && strcmp(opt.daemon.arg[i], "--block-tokens") != 0)
-            return tool_fail(EXIT_USAGE, "%s is for a private daemon; add --private, or leave it "
-                             "away: the running daemon has its own.", opt.daemon.arg[i]);
+            return tool_fail(EXIT_USAGE,
+                             "%s is for a private daemon; add --private, or leave it "
+                             "away: the running daemon has its own.",
+                             opt.daemon.arg[i]);
     return EXIT_GOOD;
 }
 
@@ -132,9 +137,10 @@ static int check_daemon(const struct tool *t, uint32_t *block_tokens, uint64_t *
         code = tool_fail(EXIT_DAEMON, "the daemon at %s holds states only, no blocks to replay.",
                          t->socket);
     else if (opt.trace && (*block_tokens > TRACE_BLOCK || TRACE_BLOCK % *block_tokens))
-        code = tool_fail(EXIT_USAGE, "a trace has one id for every %d tokens, and blocks of %u "
-                         "tokens do not divide that; use a power of two up to %d.", TRACE_BLOCK,
-                         *block_tokens, TRACE_BLOCK);
+        code = tool_fail(EXIT_USAGE,
+                         "a trace has one id for every %d tokens, and blocks of %u "
+                         "tokens do not divide that; use a power of two up to %d.",
+                         TRACE_BLOCK, *block_tokens, TRACE_BLOCK);
     pfx_close(c);
     return code;
 }
@@ -178,8 +184,8 @@ static void crew_start(struct crew *crew)
             _exit(getppid() == parent ? replay_worker(crew->r, i) : EXIT_DAEMON);
         }
         if (pid < 0) {
-            crew_kill(crew, tool_fail(EXIT_DAEMON, "cannot start worker %u: %s.", i,
-                                      strerror(errno)));
+            crew_kill(crew,
+                      tool_fail(EXIT_DAEMON, "cannot start worker %u: %s.", i, strerror(errno)));
             return;
         }
         crew->pid[i] = pid;
@@ -219,10 +225,10 @@ static void crew_reap(struct crew *crew, unsigned i)
     crew->left--;
     if (crew->killed || (WIFEXITED(status) && WEXITSTATUS(status) == EXIT_GOOD))
         return;
-    crew_kill(crew, WIFEXITED(status) /* then it said why */
-                        ? EXIT_DAEMON
-                        : tool_fail(EXIT_DAEMON, "worker %u died of signal %d.", i,
-                                    WTERMSIG(status)));
+    crew_kill(crew,
+              WIFEXITED(status) /* then it said why */
+                  ? EXIT_DAEMON
+                  : tool_fail(EXIT_DAEMON, "worker %u died of signal %d.", i, WTERMSIG(status)));
 }
 
 /* Let them begin together, and wait for all; on the first failure, or an interruption, the others
@@ -305,14 +311,14 @@ static int count_leaked(const struct tool *t, uint64_t held_before, uint64_t *le
 
 static void report_json(const struct sum *s)
 {
-    print_json(json_pack(
-        "{s:I,s:I,s:I,s:I,s:f,s:I,s:I,s:I,s:f,s:{s:I,s:I,s:I}}", "requests",
-        (json_int_t)s->requests, "blocks_requested", (json_int_t)s->requested, "blocks_hit",
-        (json_int_t)s->hit, "disk_hits", (json_int_t)s->disk, "hit_ratio", s->ratio,
-        "verified_blocks", (json_int_t)s->verified, "corrupt_blocks", (json_int_t)s->corrupt,
-        "leaked_blocks", (json_int_t)s->leaked, "requests_per_s",
-        (double)s->requests / s->seconds, "lookup_ns", "p50", (json_int_t)s->p50, "p99",
-        (json_int_t)s->p99, "max", (json_int_t)s->max));
+    print_json(json_pack("{s:I,s:I,s:I,s:I,s:f,s:I,s:I,s:I,s:f,s:{s:I,s:I,s:I}}", "requests",
+                         (json_int_t)s->requests, "blocks_requested", (json_int_t)s->requested,
+                         "blocks_hit", (json_int_t)s->hit, "disk_hits", (json_int_t)s->disk,
+                         "hit_ratio", s->ratio, "verified_blocks", (json_int_t)s->verified,
+                         "corrupt_blocks", (json_int_t)s->corrupt, "leaked_blocks",
+                         (json_int_t)s->leaked, "requests_per_s", (double)s->requests / s->seconds,
+                         "lookup_ns", "p50", (json_int_t)s->p50, "p99", (json_int_t)s->p99, "max",
+                         (json_int_t)s->max));
 }
 
 static void report(const struct sum *s, uint32_t block_tokens)
@@ -362,10 +368,8 @@ static int run_workers(struct replay *r, uint32_t block_tokens, uint64_t held_be
 
 static int run_against(const struct tool *t, const struct workload *work)
 {
-    struct replay r = {.tool = t,
-                       .work = work,
-                       .whole_match = opt.pad_last,
-                       .n_workers = (unsigned)opt.workers};
+    struct replay r = {
+        .tool = t, .work = work, .whole_match = opt.pad_last, .n_workers = (unsigned)opt.workers};
     uint32_t block_tokens = 0;
     uint64_t held_before = 0;
     int code = check_daemon(t, &block_tokens, &held_before);
@@ -411,9 +415,12 @@ static int replay_run(const struct tool *t, int n, char **arg)
 }
 
 const struct command replay_command = {
-    "replay", "", "replay a trace through worker processes and verify every hit byte for byte",
+    "replay",
+    "",
+    "replay a trace through worker processes and verify every hit byte for byte",
     "A trace line has timestamp, input_length, output_length and hash_ids, one id for every 512\n"
     "tokens of the prompt. Blocks are counted in the daemon's size; a block that is not full does\n"
     "not count, unless --pad-last. Exits 1 if a page was wrong or something leaked.",
-    options, replay_run,
+    options,
+    replay_run,
 };

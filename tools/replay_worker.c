@@ -140,10 +140,10 @@ static int publish(struct worker *w, const struct pfx_match *m)
         return got;
     for (int i = 0; i < got; i++)
         fill(w, w->reserved[i], w->key[m->n_blocks + (uint32_t)i]);
-    struct pfx_insert_args args = {
-        .size = sizeof args,
-        .tokens = w->tokens,
-        .n_written = (size_t)(m->n_blocks + (uint32_t)got) * w->g->layout.block_tokens};
+    struct pfx_insert_args args = {.size = sizeof args,
+                                   .tokens = w->tokens,
+                                   .n_written = (size_t)(m->n_blocks + (uint32_t)got) *
+                                                w->g->layout.block_tokens};
     struct pfx_insert_result result = {.size = sizeof result};
     return pfx_insert(w->c, m->lease, &args, NULL, &result);
 }
@@ -198,7 +198,7 @@ static int attach(struct worker *w, unsigned me)
             return fail(w, "no view of the pool", rc);
         if (w->device[d].is_cuda)
             return tool_fail(EXIT_DAEMON, "replay compares pages on the host; this pool is on a "
-                             "GPU. Use --private, or a daemon with --device host.");
+                                          "GPU. Use --private, or a daemon with --device host.");
     }
     size_t longest = w->r->work->longest, blocks = longest / w->g->layout.block_tokens + 1;
     w->tokens = calloc(longest + 1, sizeof *w->tokens);

@@ -9,7 +9,8 @@ static double uptime_s(const struct index_header *h)
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     return (double)((int64_t)now.tv_sec * 1000000000 + now.tv_nsec -
-                    (int64_t)h->started_realtime_ns) / 1e9;
+                    (int64_t)h->started_realtime_ns) /
+           1e9;
 }
 
 static void add(json_t *o, const char *name, uint64_t value)
@@ -50,8 +51,8 @@ static void show(const struct tool *t, const struct daemon_index *di, const stru
            h->active ? "" : ", caching is off");
     printf("pool          %u block%s of %u token%s and %llu bytes on %u device%s\n",
            di->view.params.n_blocks, PLURAL(di->view.params.n_blocks), di->view.params.block_tokens,
-           PLURAL(di->view.params.block_tokens),
-           (unsigned long long)h->block_bytes, h->n_devices, PLURAL(h->n_devices));
+           PLURAL(di->view.params.block_tokens), (unsigned long long)h->block_bytes, h->n_devices,
+           PLURAL(h->n_devices));
     if (c->lookup_tokens)
         printf("hit ratio     %.4f of the tokens looked up\n",
                (double)c->hit_tokens / (double)c->lookup_tokens);
@@ -92,9 +93,12 @@ static int status_run(const struct tool *t, int n, char **arg)
 }
 
 const struct command status_command = {
-    "status", "", "the daemon's geometry and counters",
+    "status",
+    "",
+    "the daemon's geometry and counters",
     "Reads shared memory only: works while the daemon is stopped. A user who may attach but not\n"
     "look into the daemon's process is attached as a worker for a moment instead: that needs an\n"
     "answer of the daemon.",
-    NULL, status_run,
+    NULL,
+    status_run,
 };

@@ -144,8 +144,8 @@ static struct ids read_children(const struct index_view *v, uint32_t id, struct 
 static void print_tokens(const struct walk *w, const struct index_node *node,
                          const uint32_t *tokens)
 {
-    size_t n = node->n_partial ? node->n_partial
-                               : (size_t)node->n_blocks * w->view->params.block_tokens;
+    size_t n =
+        node->n_partial ? node->n_partial : (size_t)node->n_blocks * w->view->params.block_tokens;
     printf(w->json ? ",\"tokens\":[" : "  tokens");
     for (size_t i = 0; i < n; i++)
         printf(w->json ? "%s%u" : "%s %u", w->json && i ? "," : "", tokens[i]);
@@ -307,10 +307,13 @@ static int tree_run(const struct tool *t, int n, char **arg)
 }
 
 const struct command tree_command = {
-    "tree", "", "the cached prefixes: spaces, nodes, their depth and length in blocks",
+    "tree",
+    "",
+    "the cached prefixes: spaces, nodes, their depth and length in blocks",
     "Tenants are in hex. Tokens are hidden unless asked for.\n"
     "Reads shared memory only: works while the daemon is stopped. A user who may attach but not\n"
     "look into the daemon's process is attached as a worker for a moment instead: that needs an\n"
     "answer of the daemon.",
-    options, tree_run,
+    options,
+    tree_run,
 };

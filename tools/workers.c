@@ -5,13 +5,12 @@
 
 static json_t *describe(const struct worker_row *w)
 {
-    return json_pack("{s:I,s:i,s:I,s:o,s:o,s:I,s:I,s:I,s:I,s:b}", "worker", (json_int_t)w->worker,
-                     "pid", w->pid, "uid", (json_int_t)w->uid, "name", 
-                     json_text(w->name, sizeof w->name), "group",
-                     json_text(w->group, sizeof w->group), "leases", (json_int_t)w->leases,
-                     "opened_spaces", (json_int_t)w->opened_spaces, "private_blocks",
-                     (json_int_t)w->private_blocks, "requests", (json_int_t)w->requests, "dead",
-                     (int)(w->dead != 0));
+    return json_pack(
+        "{s:I,s:i,s:I,s:o,s:o,s:I,s:I,s:I,s:I,s:b}", "worker", (json_int_t)w->worker, "pid", w->pid,
+        "uid", (json_int_t)w->uid, "name", json_text(w->name, sizeof w->name), "group",
+        json_text(w->group, sizeof w->group), "leases", (json_int_t)w->leases, "opened_spaces",
+        (json_int_t)w->opened_spaces, "private_blocks", (json_int_t)w->private_blocks, "requests",
+        (json_int_t)w->requests, "dead", (int)(w->dead != 0));
 }
 
 static int workers_run(const struct tool *t, int n, char **arg)

@@ -76,35 +76,46 @@ START_TEST(order_across_leases)
 }
 END_TEST
 
-/* An insert of many pieces is one call: another of the same tokens does not come in between. */
+/* An insert of many pieces is one call. The first begins at the root and has the front as
+ * duplicates, the second begins where the front ends: it does not come in between and take the
+ * rest. */
 START_TEST(order_of_large_inserts)
 {
-    enum { N = 60000, LEASES = 4 };
+    enum { N = 60000, FRONT = 40000, BT = 16 };
     struct host h;
     HOST_START(&h, "--blocks", "20000", "--block-tokens", "16", "--block-bytes", "64");
     pfx *c = connect_with(&h, (struct pfx_options){0});
-    static uint32_t tokens[N];
-    struct pfx_insert_args in = {.size = sizeof in, .tokens = tokens, .n_written = N};
-    struct pfx_lookup_args look = {.size = sizeof look};
-    uint64_t lease[LEASES];
+    static uint32_t tokens[N], ids[N / BT];
+    struct pfx_insert_args in = {.size = sizeof in, .tokens = tokens, .n_written = FRONT};
+    struct pfx_lookup_args look = {.size = sizeof look, .tokens = tokens, .n_tokens = N};
+    struct pfx_insert_result r = {.size = sizeof r};
+    struct pfx_match first = {.size = sizeof first}, second = {.size = sizeof second};
     for (uint32_t round = 0; round < 5; round++) {
         sequence(tokens, N, round);
-        for (uint64_t i = 0; i < LEASES; i++) {
-            OK(pfx_submit_lookup(c, &look, i));
-            lease[i] = completion_of(c, i, 0).lease;
-            OK(pfx_submit_reserve(c, lease[i], N / 16, i));
-            completion_of(c, i, 0);
-        }
-        for (uint64_t i = 0; i < LEASES; i++)
-            OK(pfx_submit_insert(c, lease[i], &in, i));
-        for (uint64_t i = 0; i < LEASES; i++) {
-            struct pfx_completion k = completion_of(c, i, 0);
-            ck_assert_uint_eq(k.insert.cached_blocks, N / 16);
-            ck_assert_uint_eq(k.insert.new_blocks, i ? 0 : N / 16);
-            ck_assert_uint_eq(k.insert.duplicate_blocks, i ? N / 16 : 0);
-        }
-        for (uint64_t i = 0; i < LEASES; i++)
-            OK(pfx_release(c, lease[i]));
+        look.flags = PFX_NO_MATCH;
+        OK(pfx_lookup(c, &look, &first));
+        OK(pfx_reserve(c, first.lease, FRONT / BT, ids));
+        OK(pfx_insert(c, first.lease, &in, NULL, &r));
+        OK(pfx_release(c, first.lease));
+
+        OK(pfx_lookup(c, &look, &first));
+        look.flags = 0;
+        OK(pfx_lookup(c, &look, &second));
+        ck_assert_uint_eq(second.matched_tokens, FRONT);
+        OK(pfx_reserve(c, first.lease, N / BT, ids));
+        OK(pfx_reserve(c, second.lease, (N - FRONT) / BT, ids));
+        in.n_written = N;
+        OK(pfx_submit_insert(c, first.lease, &in, 1));
+        OK(pfx_submit_insert(c, second.lease, &in, 2));
+        in.n_written = FRONT;
+        r = completion_of(c, 1, 0).insert;
+        ck_assert_uint_eq(r.new_blocks, (N - FRONT) / BT);
+        ck_assert_uint_eq(r.duplicate_blocks, FRONT / BT);
+        r = completion_of(c, 2, 0).insert;
+        ck_assert_uint_eq(r.new_blocks, 0);
+        ck_assert_uint_eq(r.duplicate_blocks, (N - FRONT) / BT);
+        OK(pfx_release(c, first.lease));
+        OK(pfx_release(c, second.lease));
     }
     pfx_close(c);
     audit_clean(&h);
@@ -121,6 +132,10 @@ START_TEST(fetch_before_a_flush)
     for (int i = 0; i < 200; i++) {
         cache(&a.w, "zzzzyyyyxxxx");
         struct held l = look(&a.w, "zzzzyx"); /* the front of a run, whose rest the flush removes */
+        if (i % 2) {                          /* it holds more than it has matched */
+            ck_assert_int_eq(grab(&a.w, &l, 1), 0);
+            ck_assert_int_eq(put(&a.w, &l, "zzzzyyyy", 0, NULL, NULL), 0);
+        }
         OK(pfx_submit_fetch(a.c, l.lease, 1));
         OK(pfx_flush(a.c, 0));
         struct pfx_completion k = completion_of(a.c, 1, 0);

@@ -53,9 +53,9 @@ static void scene_close(struct scene *s)
 /* A number that is often at an edge. */
 static uint32_t odd_number(struct rng *r)
 {
-    static const uint32_t edges[] = {0,     1,     2,      3,       4,         5,        8,
-                                     16,    63,    64,     65,      255,       256,      4096,
-                                     65535, 65536, 262144, 1048576, INT32_MAX, 1u << 31, UINT32_MAX};
+    static const uint32_t edges[] = {
+        0,   1,   2,    3,     4,     5,      8,       16,        63,       64,        65,
+        255, 256, 4096, 65535, 65536, 262144, 1048576, INT32_MAX, 1u << 31, UINT32_MAX};
     return rng_below(r, 3) ? edges[rng_below(r, sizeof edges / sizeof edges[0])]
                            : (uint32_t)rng_next(r);
 }
@@ -159,35 +159,35 @@ START_TEST(b45_absurd_messages)
     scene_open(&s);
     raw_open(&w, &s.h, "absurd");
     uint64_t lease = raw_lease(&w);
-    enum { MUCH = UINT32_MAX };
+    const uint32_t much = UINT32_MAX;
     const struct {
         struct request rq;
         int status;
     } cases[] = {
         {{.op = OP_LOOKUP_SLOW,
           .flags = RF_LAST,
-          .slow = {.n_tokens = MUCH, .max_match = MUCH, .multiple = 4, .piece = MUCH}},
+          .slow = {.n_tokens = much, .max_match = much, .multiple = 4, .piece = much}},
          PFX_EINVAL},
         {{.op = OP_LOOKUP_SLOW,
           .flags = RF_LAST,
-          .slow = {.n_tokens = MUCH, .max_match = MUCH, .multiple = 4, .n_extras = MUCH}},
+          .slow = {.n_tokens = much, .max_match = much, .multiple = 4, .n_extras = much}},
          PFX_EINVAL},
         {{.op = OP_LOOKUP, .lookup = {.rest = UINT16_MAX}}, PFX_EINVAL},
-        {{.op = OP_RESERVE, .lease = lease, .reserve = {.n = MUCH}}, PFX_ETOOBIG},
-        {{.op = OP_RESERVE, .lease = lease, .reserve = {.n = 1, .room = MUCH}}, PFX_EINVAL},
-        {{.op = OP_RESERVE, .lease = lease, .reserve = {.n = 1, .room = 1, .arena = MUCH}},
+        {{.op = OP_RESERVE, .lease = lease, .reserve = {.n = much}}, PFX_ETOOBIG},
+        {{.op = OP_RESERVE, .lease = lease, .reserve = {.n = 1, .room = much}}, PFX_EINVAL},
+        {{.op = OP_RESERVE, .lease = lease, .reserve = {.n = 1, .room = 1, .arena = much}},
          PFX_EINVAL},
-        {{.op = OP_INSERT, .lease = lease, .flags = RF_LAST, .insert = {.piece = MUCH}},
+        {{.op = OP_INSERT, .lease = lease, .flags = RF_LAST, .insert = {.piece = much}},
          PFX_EINVAL},
-        {{.op = OP_INSERT, .lease = lease, .flags = RF_LAST, .insert = {.n_extras = MUCH}},
+        {{.op = OP_INSERT, .lease = lease, .flags = RF_LAST, .insert = {.n_extras = much}},
          PFX_EINVAL},
-        {{.op = OP_INSERT, .lease = lease, .flags = RF_LAST, .insert = {.arena = MUCH, .piece = 4}},
+        {{.op = OP_INSERT, .lease = lease, .flags = RF_LAST, .insert = {.arena = much, .piece = 4}},
          PFX_EINVAL},
-        {{.op = OP_TABLE, .lease = lease, .table = {.count = MUCH}}, PFX_EINVAL},
-        {{.op = OP_TABLE, .lease = lease, .table = {.count = 1, .arena = MUCH - 7}}, PFX_EINVAL},
+        {{.op = OP_TABLE, .lease = lease, .table = {.count = much}}, PFX_EINVAL},
+        {{.op = OP_TABLE, .lease = lease, .table = {.count = 1, .arena = much - 7}}, PFX_EINVAL},
         {{.op = OP_TRUNCATE, .lease = lease, .number = {.n = UINT64_MAX}}, PFX_EINVAL},
-        {{.op = OP_SPACE_OPEN, .space = {.tenant_len = MUCH}}, PFX_EINVAL},
-        {{.op = OP_SPACE_OPEN, .space = {.tenant_len = 4, .arena = MUCH}}, PFX_EINVAL},
+        {{.op = OP_SPACE_OPEN, .space = {.tenant_len = much}}, PFX_EINVAL},
+        {{.op = OP_SPACE_OPEN, .space = {.tenant_len = 4, .arena = much}}, PFX_EINVAL},
         {{.op = UINT16_MAX}, PFX_EINVAL},
         {{.op = OP_COUNT}, PFX_EINVAL},
     };

@@ -133,7 +133,8 @@ START_TEST(rule_page_ids_count_only_under_the_hold)
     child_start(&c, mover, &h);
     child_wait(&c);
     w.unchecked = true;
-    for (int i = 0; i < 20000; i++) {
+    uint64_t until = now_ms() + 60000;
+    for (int i = 0; i < 20000 || ((hits <= 100 || moved <= 10) && now_ms() < until); i++) {
         struct held l = look_whole(&w, "aaaabbbbcccc");
         bytes_match(&w, &l, "aaaabbbbcccc");
         hits += l.match.n_blocks > 0;

@@ -32,6 +32,7 @@ static void hooked_copy(uint32_t *to, const uint32_t *shared, size_t n)
 #define tokens_match hooked_match
 #define tokens_copy  hooked_copy
 
+#define index_extras_from hooked_extras_from
 #define index_view_init   hooked_view_init
 #define index_child_hash  hooked_child_hash
 #define index_run_match   hooked_run_match
