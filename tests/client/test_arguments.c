@@ -72,6 +72,15 @@ START_TEST(lookup_arguments)
         status_is(pfx_peek_full(f.c, &args, &p), rows[i].want, rows[i].what);
         still_end(&f.w, &before, rows[i].what);
     }
+    fixture_close(&f);
+}
+END_TEST
+
+START_TEST(lookup_without_arguments)
+{
+    struct fixture f;
+    fixture_open(&f);
+    const struct pfx_lookup_args right = lookup_args(&f.w, &f.tokens);
     struct pfx_match m = match_empty();
     REFUSED(&f.w, PFX_EINVAL, pfx_lookup(f.c, NULL, &m));
     REFUSED(&f.w, PFX_EINVAL, pfx_lookup(f.c, &right, NULL));
@@ -429,6 +438,7 @@ Suite *test_suite(void)
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 60 * SLOW);
     tcase_add_test(t, lookup_arguments);
+    tcase_add_test(t, lookup_without_arguments);
     tcase_add_test(t, lookup_unknown_space);
     tcase_add_test(t, peek_arguments);
     tcase_add_test(t, lookup_extremes_that_are_right);

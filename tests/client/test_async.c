@@ -108,6 +108,30 @@ static void give_back(void *copy, size_t n)
     free(copy);
 }
 
+/* An insert and the lookup that waits for it, of the first n tokens, with two extras. */
+static void submit_borrowed(struct async *a, uint64_t lease, size_t n, uint64_t tag)
+{
+    static const struct pfx_extra x[2] = {{.at = 1, .len = 2, .digest = {7}}, {.at = 12, .len = 1}};
+    for (int i = 0; i < 2; i++) {
+        uint32_t *tokens = borrowed(a->s.at, n * 4);
+        struct pfx_extra *extras = borrowed(x, sizeof x);
+        struct pfx_insert_args in = {.size = sizeof in,
+                                     .flags = n ? PFX_FINAL : 0,
+                                     .tokens = tokens,
+                                     .n_written = n,
+                                     .extras = extras,
+                                     .n_extras = 2};
+        struct pfx_lookup_args look = {
+            .size = sizeof look, .tokens = tokens, .n_tokens = n, .extras = extras, .n_extras = 2};
+        if (i == 0)
+            OK(pfx_submit_insert(a->c, lease, &in, tag));
+        else
+            OK(pfx_submit_lookup(a->c, &look, tag + 1));
+        give_back(tokens, n * 4);
+        give_back(extras, sizeof x);
+    }
+}
+
 /* All that a call is given is gone when the call is sent: the daemon is stopped meanwhile, and
  * each of them stands in a line. */
 START_TEST(arrays_are_free_after_submit)
@@ -117,34 +141,8 @@ START_TEST(arrays_are_free_after_submit)
     struct held l = look(&a.w, "");
     host_pause(&a.h);
     OK(pfx_submit_reserve(a.c, l.lease, 4, 1));
-    const struct pfx_extra x[2] = {{.at = 1, .len = 2, .digest = {7}}, {.at = 12, .len = 1}};
-    size_t n_tokens = a.s.n * 4;
-    for (int i = 0; i < 2; i++) { /* an insert, and the lookup that waits for it */
-        uint32_t *tokens = borrowed(a.s.at, n_tokens);
-        struct pfx_extra *extras = borrowed(x, sizeof x);
-        struct pfx_insert_args in = a.in;
-        struct pfx_lookup_args look = a.look;
-        in.tokens = look.tokens = tokens;
-        in.extras = look.extras = extras;
-        in.n_extras = look.n_extras = 2;
-        if (i == 0)
-            OK(pfx_submit_insert(a.c, l.lease, &in, 2));
-        else
-            OK(pfx_submit_lookup(a.c, &look, 3));
-        give_back(tokens, n_tokens);
-        give_back(extras, sizeof x);
-    }
-    for (int i = 0; i < 2; i++) { /* the same of no tokens: the extras alone */
-        struct pfx_extra *extras = borrowed(x, sizeof x);
-        struct pfx_insert_args in = {.size = sizeof in, .extras = extras, .n_extras = 2};
-        struct pfx_lookup_args look = {
-            .size = sizeof look, .tokens = a.s.at, .n_tokens = 1, .extras = extras, .n_extras = 2};
-        if (i == 0)
-            OK(pfx_submit_insert(a.c, l.lease, &in, 4));
-        else
-            OK(pfx_submit_lookup(a.c, &look, 5));
-        give_back(extras, sizeof x);
-    }
+    submit_borrowed(&a, l.lease, a.s.n, 2);
+    submit_borrowed(&a, l.lease, 0, 4); /* the extras alone */
     char *tenant = borrowed("somebody", 8);
     struct pfx_space_desc d = {.size = sizeof d, .tenant = tenant, .tenant_len = 8};
     OK(pfx_submit_space_open(a.c, &d, 6));

@@ -184,8 +184,8 @@ START_TEST(cancel_with_a_full_ring)
 }
 END_TEST
 
-/* A lookup that waits for an insert, or for room in the arena, has sent nothing yet. (A daemon that is
- * not stopped may have answered it by then.) */
+/* A lookup that waits for an insert, or for room in the arena, has sent nothing yet. (A daemon that
+ * is not stopped may have answered it by then.) */
 START_TEST(cancel_of_calls_that_wait)
 {
     enum { N = 40000 };
