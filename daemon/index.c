@@ -48,8 +48,6 @@ struct index *index_new(const struct index_config *config)
     ix->view.epoch = header->epoch;
     ix->pool = config->pool;
     ix->policy = config->policy;
-    ix->emptied = config->emptied;
-    ix->emptied_arg = config->emptied_arg;
     ix->node_top = 1;
     ix->extra_top = 1;
     if (!index_plan(&ix->view.params, &ix->view.plan)) {

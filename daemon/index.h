@@ -33,15 +33,13 @@ struct index_config {
     void *region;        /* plan.bytes, zeroed, header filled in */
     struct pool *pool;
     const struct policy *policy;
-    /* A live root has lost its last child. */
-    void (*emptied)(void *arg, uint32_t space);
-    void *emptied_arg;
 };
 
 /* NULL: no memory. */
 struct index *index_new(const struct index_config *config);
 void index_free(struct index *ix);
 const struct index_view *index_view_of(const struct index *ix);
+/* Who is told that a live root has lost its last child. */
 void index_set_emptied(struct index *ix, void (*emptied)(void *arg, uint32_t space), void *arg);
 
 /* Counts that are exact at every moment. */
