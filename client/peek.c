@@ -3,6 +3,7 @@
  * is dead, so the control socket is asked, about once a millisecond.
  */
 #include "client/client.h"
+#include "shm/snapshot_read.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -59,33 +60,64 @@ static bool peek_resident(struct pfx *c, struct place where, uint32_t *resident)
     return true;
 }
 
+/* What a lookup would offer of them; false if the path is gone. */
+static bool peek_snapshots(struct pfx *c, const struct pfx_lookup_args *args, struct place where,
+                           struct pfx_peeked *out)
+{
+    const struct snapshot_want want = {
+        .session = args->session,
+        .multiple = args->snapshot_multiple,
+        .states = SNAPSHOT_RESIDENT | (c->index.header->n_tier ? SNAPSHOT_TIERED : 0u),
+        .rest = args->tokens + out->matched_tokens,
+        .n_rest = out->tail_tokens,
+    };
+    struct snapshots_found found;
+    if (c->geometry.n_slots == 0)
+        return true;
+    bool there = index_snapshots(&c->index, where, &want, &found);
+    out->snapshot_depth = found.resident.depth;
+    out->snapshot_tier_depth = found.tiered.depth;
+    return there;
+}
+
+/* At a place of a walk, which is cut to the multiple; all but the snapshots. */
+static bool peek_place(struct pfx *c, const struct pfx_lookup_args *args,
+                       const struct index_query *query, struct place *where, struct pfx_peeked *out)
+{
+    uint32_t bt = c->geometry.layout.block_tokens, resident;
+    uint32_t cut = where->depth % (lookup_multiple(c, args->match_multiple) / bt);
+    where->depth -= cut;
+    uint32_t at = where->depth * bt;
+    if (!peek_resident(c, *where, &resident))
+        return false;
+    *out = (struct pfx_peeked){
+        .size = sizeof *out, .matched_tokens = at, .resident_tokens = resident * bt};
+    if (!cut && !(args->flags & PFX_NO_TAIL)) {
+        uint32_t rest = index_tail_limit(query, at, smaller(bt, (uint32_t)query->n_tokens - at));
+        if (rest)
+            out->tail_tokens = index_tail_tokens(&c->index, *where, args->tokens + at, rest);
+    }
+    return true;
+}
+
 static int peek_walk(struct pfx *c, const struct pfx_lookup_args *args, struct pfx_peeked *out)
 {
-    uint32_t bt = c->geometry.layout.block_tokens, longest = lookup_longest(args);
     const struct index_query query = {
         .tokens = args->tokens,
-        .n_tokens = longest,
+        .n_tokens = lookup_longest(args),
         .extras = wire_extras(args->extras),
         .n_extras = args->n_extras,
     };
+    uint32_t limit = (uint32_t)query.n_tokens / c->geometry.layout.block_tokens;
     for (int walks = 0; walks < WALKS; walks++) {
         struct index_found found = {0};
-        uint32_t resident;
-        if (!index_walk(&c->index, args->space, &query, longest / bt, &found))
+        if (!index_walk(&c->index, args->space, &query, limit, &found))
             return PFX_ENOENT;
-        uint32_t cut = found.where.depth % (lookup_multiple(c, args->match_multiple) / bt);
-        found.where.depth -= cut;
-        uint32_t at = found.where.depth * bt;
-        if (!peek_resident(c, found.where, &resident))
+        if (!peek_place(c, args, &query, &found.where, out))
             continue;
-        *out = (struct pfx_peeked){
-            .size = sizeof *out, .matched_tokens = at, .resident_tokens = resident * bt};
-        if (cut || args->flags & PFX_NO_TAIL)
+        /* The last time: none, while the daemon stands still in the middle of a change. */
+        if (peek_snapshots(c, args, found.where, out) || walks == WALKS - 1)
             return 0;
-        uint32_t rest = index_tail_limit(&query, at, smaller(bt, longest - at));
-        if (rest)
-            out->tail_tokens = index_tail_tokens(&c->index, found.where, args->tokens + at, rest);
-        return 0;
     }
     return PFX_EAGAIN;
 }
@@ -116,7 +148,7 @@ int pfx_peek_full(pfx *c, const struct pfx_lookup_args *args, struct pfx_peeked 
                   "prefixd.h has the counter " #name " where stats.h has it");
 COUNTERS(SAME_PLACE)
 #undef SAME_PLACE
-static_assert(sizeof(struct pfx_stats) == 8 + sizeof(struct counters), "and no other");
+static_assert(sizeof(struct pfx_stats) == 8 + COUNTERS_PUBLIC, "and no other");
 
 int pfx_stats(pfx *c, struct pfx_stats *out)
 {
@@ -132,6 +164,6 @@ int pfx_stats(pfx *c, struct pfx_stats *out)
     if (!stats_copy(&c->index.header->stats, &now))
         return fail(c, PFX_EAGAIN, "the counters change faster than they can be read");
     out->size = sizeof *out;
-    memcpy((uint8_t *)out + 8, &now, sizeof now);
+    memcpy((uint8_t *)out + 8, &now, COUNTERS_PUBLIC);
     return 0;
 }

@@ -342,12 +342,12 @@ int pfx_fetch(pfx *c, uint64_t lease, struct pfx_match *m);
  * that this lease itself has inserted. */
 int pfx_truncate(pfx *c, uint64_t lease, uint32_t n_blocks);
 
-/* Append n private blocks to the lease's table, evicting idle ones as needed (never what this
- * lease has matched). All or nothing; `blocks` receives n ids. 0 of them succeed and change
- * nothing. Errors: PFX_ESTALE; PFX_ETOOBIG (n > n_blocks); PFX_ENOSPC (nothing
- * tells when blocks become free: retry after a release of yours, or a little later; one of more than
- * 64 blocks that loses a race for them may have evicted idle blocks); PFX_ECONFLICT
- * while the table has disk-only blocks (fetch or truncate first), and after PFX_FINAL. */
+/* Append n private blocks to the lease's table, evicting idle ones as needed (never what this lease
+ * has matched). All or nothing; `blocks` receives n ids. 0 of them succeed and change nothing.
+ * Errors: PFX_ESTALE; PFX_ETOOBIG (n > n_blocks); PFX_ENOSPC (nothing tells when blocks become
+ * free: retry after a release of yours, or a little later; one of more than 64 blocks that loses a
+ * race for them may have evicted idle blocks); PFX_ECONFLICT while the table has disk-only blocks
+ * (fetch or truncate first), and after PFX_FINAL. */
 int pfx_reserve(pfx *c, uint64_t lease, uint32_t n, uint32_t *blocks);
 
 struct pfx_insert_args {
@@ -396,15 +396,30 @@ enum pfx_snapshot_kind {
     PFX_TAIL_SIBLING = 2       /* exact, early twin of the tail               */
 };
 
-/* A private slot for the lease to fill, spilling or dropping an idle snapshot if
- * none is free. Errors: PFX_ESTALE, PFX_ENOSPC, PFX_ENOENT (a daemon without slots). */
+/* Which one goes when a slot is needed: of the session that was used least recently, the one used
+ * least recently, its depth weighed in by --alpha. A session is as fresh as its own latest lookup
+ * or save, or the latest offer of a snapshot that it saved. The tail and sibling of the session
+ * that looked up last are spared for 64 evictions, unless nothing else may go. What a lease was
+ * offered stays until pfx_snapshot_drop or the lease's end, displaced or not. A snapshot goes with
+ * the blocks of its prefix; those shallower than a block go by this order alone. */
+
+/* A private slot for the lease to fill, spilling or dropping an idle snapshot if none is free.
+ * Errors: PFX_ESTALE, PFX_ENOSPC (all are reserved, or held by leases that were offered them),
+ * PFX_ENOENT (a daemon without slots). */
 int pfx_snapshot_reserve(pfx *c, uint64_t lease, uint32_t *slot);
 
-/* Attach a filled slot to the first `depth` tokens of what the lease has matched or
- * inserted, aligned or not; the cache owns it from here. A session has one tail and one sibling a
- * space: a new one replaces the old, and a tail replaces both. A sibling where an exact entry
- * stands leaves that as it is, and the slot is freed. Errors: PFX_ESTALE, PFX_ECONFLICT (depth not
- * inserted), PFX_EINVAL (depth 0; a tail or sibling without a session). */
+/* Attach a filled slot to the first `depth` tokens of what the lease has matched or inserted,
+ * aligned or not; the cache owns it from here. `depth` may lie in the partly filled block after the
+ * published ones: up to the n_written of the latest insert that went beyond them, or up to the end
+ * of the tail that the lookup offered. A later lookup is offered it where its match and tail reach
+ * that far.
+ *
+ * An exact one takes the place of an exact one or sibling that is there. A session has one tail and
+ * one sibling a space: a new one replaces the old, and a tail replaces both. A sibling where an
+ * exact entry stands leaves that as it is, and the slot is freed; where another session's sibling
+ * stands, that becomes exact. What is displaced is freed by the daemon, once nobody holds it. On an
+ * error the slot stays the lease's. Errors: PFX_ESTALE, PFX_ECONFLICT (depth not inserted),
+ * PFX_EINVAL (depth 0; a tail or sibling without a session). */
 int pfx_snapshot_insert(pfx *c, uint64_t lease, uint32_t slot, uint32_t depth,
                         enum pfx_snapshot_kind kind);
 

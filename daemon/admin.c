@@ -107,6 +107,11 @@ static void lease_row(const struct daemon *d, struct rows *r, const struct lease
     row->private_blocks = private_pages(l);
     row->final = l->final;
     row->stale = lease_is_stale(d, l);
+    row->slots = l->n_slots;
+    if (l->resident)
+        row->snapshot_depth = snapshot_facts(d->snapshots, l->resident).depth;
+    if (l->tiered)
+        row->tier_depth = snapshot_facts(d->snapshots, l->tiered).depth;
 }
 
 static void add_leases(struct daemon *d, struct rows *r)

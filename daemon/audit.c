@@ -12,7 +12,9 @@ struct audit {
     audit_find *find;
     void *arg;
     unsigned findings;
-    uint8_t *seen; /* by page: how often it is listed by an owner */
+    uint8_t *seen;   /* by page: how often it is listed by an owner */
+    uint32_t *holds; /* by snapshot: leases that hold it */
+    uint8_t *slots;  /* by snapshot slot: leases that have reserved it */
 };
 
 #define FIND(a, ...) ((a)->findings++, (a)->find((a)->arg, __VA_ARGS__))
@@ -81,6 +83,24 @@ static uint32_t own_pages(const struct lease *l, uint32_t *duplicates)
     return n;
 }
 
+static void see_snapshots(struct audit *a, const struct lease *l)
+{
+    const struct daemon *d = a->d;
+    if (!d->snapshots) {
+        if (l->resident || l->tiered || l->n_slots)
+            FIND(a, "lease %llx has snapshots, the pool has none", (unsigned long long)l->id);
+        return;
+    }
+    a->holds[l->resident]++;
+    a->holds[l->tiered]++;
+    for (uint32_t i = 0; i < l->n_slots; i++)
+        if (l->slots[i] == 0 || l->slots[i] > d->n_slots)
+            FIND(a, "lease %llx lists slot %u of %u", (unsigned long long)l->id, l->slots[i],
+                 d->n_slots);
+        else
+            a->slots[l->slots[i]]++;
+}
+
 static void audit_lease(struct audit *a, const struct group *g, const struct lease *l)
 {
     const struct leases *ls = &a->d->leases;
@@ -95,6 +115,7 @@ static void audit_lease(struct audit *a, const struct group *g, const struct lea
     if (l->n_pages > l->cap_pages || l->matched > depth || depth > lease_table(l))
         FIND(a, "lease %llx: %u matched, held to %u, %u pages of %u", id, l->matched, depth,
              l->n_pages, l->cap_pages);
+    see_snapshots(a, l);
     own_pages(l, &duplicates);
     if (duplicates != l->duplicates)
         FIND(a, "lease %llx: counted %u duplicates, walked %u", id, l->duplicates, duplicates);
@@ -169,22 +190,34 @@ static void audit_unseen(struct audit *a)
                  p->state[id] == PAGE_FREE ? "free" : "private");
 }
 
+static void audit_all(struct audit *a)
+{
+    struct daemon *d = a->d;
+    audit_states(a);
+    audit_free_stack(a);
+    audit_leases(a);
+    audit_sessions(a);
+    audit_unseen(a);
+    a->findings += index_audit(d->index, a->find, a->arg);
+    a->findings += spaces_audit(d->spaces, a->find, a->arg);
+    if (d->snapshots)
+        a->findings += snapshots_audit(d->snapshots, a->holds, a->slots, a->find, a->arg);
+}
+
 unsigned daemon_audit(struct daemon *d, audit_find *find, void *arg)
 {
     if (!d->carved)
         return 0;
     struct audit a = {.d = d, .find = find, .arg = arg, .seen = calloc((size_t)d->n_blocks + 1, 1)};
-    if (!a.seen) {
+    size_t entries = d->snapshots ? snapshots_max(d->snapshots) : 0;
+    a.holds = calloc(entries + 1, sizeof *a.holds);
+    a.slots = calloc((size_t)d->n_slots + 1, 1);
+    if (a.seen && a.holds && a.slots)
+        audit_all(&a);
+    else
         FIND(&a, "there is no memory for the audit");
-        return a.findings;
-    }
-    audit_states(&a);
-    audit_free_stack(&a);
-    audit_leases(&a);
-    audit_sessions(&a);
-    audit_unseen(&a);
-    a.findings += index_audit(d->index, find, arg);
-    a.findings += spaces_audit(d->spaces, find, arg);
     free(a.seen);
+    free(a.holds);
+    free(a.slots);
     return a.findings;
 }

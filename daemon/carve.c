@@ -39,6 +39,7 @@ static void fill_header(struct daemon *d, const struct geometry *g)
     h->slot_stride = g->slot_stride;
     h->n_devices = g->layout.n_devices;
     h->n_slots = g->n_slots;
+    h->n_tier = g->n_tier;
     memcpy(h->model_digest, g->layout.model_digest, sizeof h->model_digest);
     h->started_realtime_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
     h->daemon_pid = (uint32_t)getpid();
@@ -101,8 +102,41 @@ static bool make_devices(struct daemon *d, const struct geometry *g, char *why, 
     return true;
 }
 
+/* After the devices: spilling copies from them. */
+static bool make_snapshots(struct daemon *d, const struct geometry *g, char *why, size_t n_why)
+{
+    uint8_t *slots[DEVICES_MAX];
+    if (!g->n_slots)
+        return true;
+    snprintf(why, n_why, "--snapshots %u: there is no memory for their tables; ask for fewer",
+             g->n_slots);
+    for (uint32_t i = 0; i < g->layout.n_devices; i++)
+        slots[i] = (uint8_t *)device_address(d->devices[i]) +
+                   pool_slots_offset(g->n_blocks, g->block_stride);
+    struct tier *tier = NULL;
+    if (g->n_tier) {
+        tier = tier_memory_new(slots, g->layout.n_devices, g->layout.snapshot_bytes, g->slot_stride,
+                               g->n_tier);
+        if (!tier)
+            return false;
+    }
+    const struct snapshots_config config = {
+        .index = d->index,
+        .tier = tier,
+        .n_slots = g->n_slots,
+        .n_tier = g->n_tier,
+        .alpha = d->options->alpha,
+        .spill_min_tokens = d->options->spill_min_tokens,
+        .counters = &d->counters,
+    };
+    d->snapshots = snapshots_new(&config);
+    return d->snapshots != NULL;
+}
+
 void daemon_uncarve(struct daemon *d)
 {
+    snapshots_free(d->snapshots);
+    d->snapshots = NULL;
     for (uint32_t i = 0; i < DEVICES_MAX; i++) {
         device_free(d->devices[i]);
         d->devices[i] = NULL;
@@ -135,13 +169,14 @@ int daemon_carve(struct daemon *d, const struct wire_layout *layout, char *why, 
     if (!geometry_plan(d->options, &wanted, &g, why, n_why))
         return STATUS_EMISMATCH;
     if (!make_region(d, &g, why, n_why) || !make_tables(d, &g, why, n_why) ||
-        !make_devices(d, &g, why, n_why)) {
+        !make_devices(d, &g, why, n_why) || !make_snapshots(d, &g, why, n_why)) {
         daemon_uncarve(d);
         return STATUS_ENOSPC;
     }
     d->layout = g.layout;
     d->n_blocks = g.n_blocks;
     d->n_slots = g.n_slots;
+    d->n_tier = g.n_tier;
     d->block_stride = g.block_stride;
     d->slot_stride = g.slot_stride;
     d->carved = true;

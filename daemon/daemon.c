@@ -188,6 +188,12 @@ void daemon_publish(struct daemon *d)
     c->spaces = spaces_live(d->spaces);
     c->leases = d->leases.n_used;
     c->workers = d->n_sessions;
+    if (d->snapshots) {
+        c->snapshots = snapshots_resident(d->snapshots);
+        c->snapshots_tiered = snapshots_tiered(d->snapshots);
+        c->slots_free = slots_free(d->snapshots);
+        c->slots_private = slots_private(d->snapshots);
+    }
     c->disk_scan_done = 1; /* there is no disk to scan */
     if (memcmp(c, &d->published, sizeof *c) == 0)
         return;

@@ -13,6 +13,7 @@
 #include "daemon/options.h"
 #include "daemon/pool.h"
 #include "daemon/session.h"
+#include "daemon/snapshot.h"
 #include "daemon/space.h"
 #include "daemon/watch.h"
 #include "kernels/device.h"
@@ -28,7 +29,7 @@ struct daemon {
     /* The cache: made at start, or when the first worker brings its layout (--bytes alone). */
     bool carved;
     struct wire_layout layout;
-    uint32_t n_blocks, n_slots;
+    uint32_t n_blocks, n_slots, n_tier;
     uint64_t block_stride, slot_stride;
     struct device *devices[DEVICES_MAX];
     struct segment index_segment;
@@ -36,6 +37,7 @@ struct daemon {
     struct pool pool;
     struct index *index;
     struct spaces *spaces;
+    struct snapshots *snapshots; /* NULL: a pool without slots */
     struct leases leases;
 
     struct counters counters; /* what dispatch counts; levels are filled in by daemon_publish */

@@ -84,10 +84,10 @@ static const struct {
     operation *go_on; /* for those that may become a job */
 } operations[OP_COUNT] = {
     [OP_NOP] = {op_nop, NULL},
-    [OP_LOOKUP] = {op_lookup, NULL},
-    [OP_LOOKUP_SLOW] = {op_lookup_slow, NULL},
+    [OP_LOOKUP] = {op_lookup, go_on_fetch},
+    [OP_LOOKUP_SLOW] = {op_lookup_slow, go_on_fetch},
     [OP_CANCEL] = {op_cancel, NULL},
-    [OP_FETCH] = {op_fetch, NULL},
+    [OP_FETCH] = {op_fetch, go_on_fetch},
     [OP_TRUNCATE] = {op_truncate, NULL},
     [OP_RESERVE] = {op_reserve, go_on_reserve},
     [OP_INSERT] = {op_insert, NULL},
@@ -97,13 +97,13 @@ static const struct {
     [OP_SPACE_CLOSE] = {op_space_close, NULL},
     [OP_EVICT] = {op_evict, go_on_evict},
     [OP_FLUSH] = {op_flush, go_on_flush},
-    [OP_SNAPSHOT_RESERVE] = {op_snapshot_reserve, NULL},
-    [OP_SNAPSHOT_INSERT] = {op_snapshot_slot, NULL},
-    [OP_SNAPSHOT_CANCEL] = {op_snapshot_slot, NULL},
+    [OP_SNAPSHOT_RESERVE] = {op_snapshot_reserve, go_on_snapshot_reserve},
+    [OP_SNAPSHOT_INSERT] = {op_snapshot_insert, NULL},
+    [OP_SNAPSHOT_CANCEL] = {op_snapshot_cancel, NULL},
     [OP_SNAPSHOT_DROP] = {op_snapshot_drop, NULL},
-    [OP_SNAPSHOT_EVICT] = {op_snapshot_none, NULL},
-    [OP_SNAPSHOT_SPILL] = {op_snapshot_none, NULL},
-    [OP_SNAPSHOT_FORGET] = {op_snapshot_none, NULL},
+    [OP_SNAPSHOT_EVICT] = {op_snapshot_evict, NULL},
+    [OP_SNAPSHOT_SPILL] = {op_snapshot_spill, go_on_snapshot_spill},
+    [OP_SNAPSHOT_FORGET] = {op_snapshot_forget, NULL},
 };
 
 /* What a record costs beside its tokens, and a node that it climbs past or a block that it empties.

@@ -27,8 +27,8 @@ bool dispatch_continue(struct daemon *d, struct session *s, struct wire_completi
 /* Give back what an unfinished job has taken (its session ends). */
 void dispatch_abandon(struct daemon *d, struct session *s);
 
-/* A slice of what no session waits for any more: flushed trees whose worker has gone. True: there
- * was some. */
+/* A slice of what no session's turn does: transfers of snapshots, flushed trees whose worker has
+ * gone. True: there was some. */
 bool dispatch_background(struct daemon *d);
 
 #endif

@@ -121,6 +121,9 @@ int op_truncate(struct call *c)
     if (n < table) {
         index_unhold(c->d->index, &l->tail);
         l->tail_tokens = 0;
+        lease_drop_snapshots(c->d, l, n * c->d->layout.block_tokens);
+        if (n <= depth)
+            lease_drop_residue(l);
         if (l->partial.where.depth > n) {
             index_unhold(c->d->index, &l->partial);
             if (!(l->pages[depth - l->matched] & LEASE_PUBLISHED))
@@ -274,6 +277,8 @@ int op_insert(struct call *c)
                 index_stamp(d->index, l->partial.where);
         }
     }
+    if (d->snapshots)
+        keep_residue(c, l, &query, last);
     if (final) {
         l->final = true;
         l->final_tokens = insert_end(c, &query);

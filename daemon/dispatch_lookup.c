@@ -15,8 +15,8 @@ static void answer_match(struct call *c, const struct lease *l)
         .where = l->path.where,
         .tail_block = l->tail_tokens ? l->tail_block : NO_PAGE,
         .tail_tokens = l->tail_tokens,
-        .slot = NO_SLOT,
     };
+    answer_snapshots(c, l);
 }
 
 static void take_tail(struct call *c, struct lease *l, const uint32_t *rest, uint32_t n_rest)
@@ -30,13 +30,10 @@ static void take_tail(struct call *c, struct lease *l, const uint32_t *rest, uin
     l->tail_tokens = tokens;
 }
 
-static void settle_lookup(struct call *c, struct lease *l, uint32_t n_tokens)
+static void count_lookup(struct call *c, const struct lease *l, uint32_t n_tokens)
 {
     struct counters *n = &c->d->counters;
-    uint32_t depth = l->path.where.depth;
-    l->matched = depth;
-    l->opening = false;
-    answer_match(c, l);
+    uint32_t depth = l->matched;
     if (c->rq->flags & (RF_QUIET | RF_NO_MATCH))
         return;
     index_stamp(c->d->index, l->path.where);
@@ -47,6 +44,22 @@ static void settle_lookup(struct call *c, struct lease *l, uint32_t n_tokens)
         n->misses++;
     n->hit_tokens += (uint64_t)depth * c->d->layout.block_tokens;
     n->lookup_tokens += n_tokens;
+}
+
+/* rest: the query after the match; at least as much as the tail shares. */
+static int settle_lookup(struct call *c, struct lease *l, uint32_t n_tokens, const uint32_t *rest,
+                         uint32_t snapshot_multiple)
+{
+    l->matched = l->path.where.depth;
+    l->opening = false;
+    if (!(c->rq->flags & RF_NO_MATCH) && !c->d->options->null_index)
+        offer_snapshots(c, l, rest, snapshot_multiple);
+    answer_match(c, l);
+    count_lookup(c, l, n_tokens);
+    if (!(c->rq->flags & RF_FETCH) || !offered_deeper_below(c, l))
+        return 0;
+    c->s->job = (struct job){.op = c->rq->op, .request = *c->rq, .lease = l->id};
+    return go_on_fetch(c);
 }
 
 static struct place root_place(const struct call *c, uint32_t space)
@@ -81,8 +94,7 @@ int op_lookup(struct call *c)
     index_hold(d->index, &l->path, where);
     if (match)
         take_tail(c, l, rest.tokens, q->rest);
-    settle_lookup(c, l, q->n_tokens);
-    return 0;
+    return settle_lookup(c, l, q->n_tokens, rest.tokens, q->snapshot_multiple);
 }
 
 /* The lease that a slow lookup goes on with, or a new one. */
@@ -157,8 +169,9 @@ int op_lookup_slow(struct call *c)
         uint32_t limit = index_tail_limit(&query, matched, (uint32_t)rest);
         take_tail(c, l, index_query_at(index_view_of(ix), &query, where.depth), limit);
     }
-    settle_lookup(c, l, q->n_tokens);
-    return 0;
+    const uint32_t *rest =
+        l->tail_tokens ? index_query_at(index_view_of(ix), &query, where.depth) : NULL;
+    return settle_lookup(c, l, q->n_tokens, rest, q->snapshot_multiple);
 }
 
 /* Answers are in order: when this is read, the lookup has been done. */
@@ -175,18 +188,45 @@ int op_cancel(struct call *c)
     return STATUS_ENOENT;
 }
 
-/* Without a disk tier everything matched is on the device already. */
+/* A lease that has inserted since: its match is the front of what it holds. */
+static void answer_front(struct call *c, const struct lease *l)
+{
+    struct place where = l->path.where;
+    answer_match(c, l);
+    if (where.depth > l->matched) {
+        where.depth = l->matched;
+        index_cover(c->d->index, &where);
+        c->out->lookup.where = where;
+    }
+}
+
+/* The blocks of a match are on the device already; a snapshot may be in the lower tier. */
 int op_fetch(struct call *c)
 {
     const struct lease *l = call_lease(c);
     if (!l)
         return STATUS_ESTALE;
-    struct place where = l->path.where;
-    answer_match(c, l);
-    if (where.depth > l->matched) { /* it has inserted since: the match is the front */
-        where.depth = l->matched;
-        index_cover(c->d->index, &where);
-        c->out->lookup.where = where;
+    answer_front(c, l);
+    if (!offered_deeper_below(c, l))
+        return 0;
+    c->s->job = (struct job){.op = OP_FETCH, .request = *c->rq, .lease = l->id};
+    return go_on_fetch(c);
+}
+
+/* A lookup succeeds with what there is; pfx_fetch says why there is no more. */
+int go_on_fetch(struct call *c)
+{
+    struct job *j = &c->s->job;
+    struct lease *l = lease_find(c->d, c->s, j->lease);
+    if (!l) /* a mate has released it */
+        return STATUS_ESTALE;
+    int status = l->tiered ? snapshot_fetch(c->d->snapshots, l->tiered, &j->begun) : 0;
+    if (status == 1)
+        return STARTED;
+    if (status == STATUS_ENOENT || status == STATUS_EIO) { /* what cannot be had is not offered */
+        snapshot_unhold(c->d->snapshots, l->tiered);
+        l->tiered = 0;
     }
-    return 0;
+    answer_front(c, l);
+    return j->op == OP_FETCH && status != STATUS_ENOENT ? status : 0;
 }

@@ -11,6 +11,8 @@
 
 typedef unsigned long long ull;
 
+enum { TIER_MAX = 1 << 30 };
+
 static bool refuse(char *why, size_t n_why, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 static bool refuse(char *why, size_t n_why, const char *format, ...)
@@ -99,6 +101,25 @@ static bool check_sizes(const struct options *o, struct geometry *g, char *why, 
     return true;
 }
 
+/* How many spilled snapshots --snapshot-swap holds. A layout that a worker brings may have none. */
+static bool plan_tier(const struct options *o, struct geometry *g, char *why, size_t n)
+{
+    uint64_t blob = g->layout.snapshot_bytes * g->layout.n_devices;
+    if (!o->snapshot_swap || (o->waits && !blob))
+        return true;
+    if (!g->n_slots)
+        return refuse(why, n,
+                      "--snapshot-swap %llu: there are no snapshots to spill; give "
+                      "--snapshots and --snapshot-bytes as well",
+                      (ull)o->snapshot_swap);
+    uint64_t blobs = o->snapshot_swap / blob;
+    if (blobs == 0)
+        return refuse(why, n, "--snapshot-swap %llu is smaller than one snapshot of %llu bytes",
+                      (ull)o->snapshot_swap, (ull)blob);
+    g->n_tier = blobs < TIER_MAX ? (uint32_t)blobs : TIER_MAX;
+    return true;
+}
+
 /* What workers may have open beside what is cached, so that none of them can take it all. Sparse.
  */
 static uint32_t open_spaces(const struct options *o)
@@ -118,12 +139,16 @@ bool geometry_plan(const struct options *o, const struct wire_layout *layout, st
     if (!o->blocks && !share(o, g, why, n_why))
         return false;
 
+    if (!plan_tier(o, g, why, n_why))
+        return false;
+
     uint32_t spaces = g->n_blocks < 1u << 20 ? g->n_blocks : 1u << 20;
     g->params = (struct index_params){
         .block_tokens = layout->block_tokens,
         .n_blocks = g->n_blocks,
         .max_spaces = 1 + spaces + open_spaces(o),
         .hash_mask = UINT64_MAX,
+        .max_snapshots = g->n_slots + g->n_tier,
     };
     if (!check_sizes(o, g, why, n_why))
         return false;

@@ -134,6 +134,7 @@ static void node_clear(struct index *ix, struct index_node *n)
     shm_store(&n->left, 0);
     shm_store(&n->right, 0);
     shm_store(&n->flags, 0);
+    shm_store(&n->snapshots, 0);
 }
 
 uint32_t node_new(struct index *ix)
@@ -153,10 +154,10 @@ uint32_t node_new(struct index *ix)
     return id;
 }
 
-/* Its extent, children and holds are gone already. */
+/* Its extent, children, holds and snapshots are gone already. */
 void node_free(struct index *ix, uint32_t id)
 {
-    assert(!priv_at(ix, id)->holds && !priv_at(ix, id)->ranked);
+    assert(!priv_at(ix, id)->holds && !priv_at(ix, id)->ranked && !node_at(ix, id)->snapshots);
     node_begin(ix, id);
     node_clear(ix, node_at(ix, id));
     node_end(ix, id);
@@ -190,7 +191,13 @@ void index_root_free(struct index *ix, uint32_t root)
 
 bool index_root_empty(const struct index *ix, uint32_t root)
 {
-    return priv_at(ix, root)->n_children == 0;
+    return priv_at(ix, root)->n_children == 0 && node_at(ix, root)->snapshots == 0;
+}
+
+void root_settle(struct index *ix, uint32_t root)
+{
+    if (!priv_at(ix, root)->condemned && index_root_empty(ix, root) && ix->emptied)
+        ix->emptied(ix->emptied_arg, node_at(ix, root)->space);
 }
 
 /* ---- the bucket table ------------------------------------------------------------ */
@@ -248,35 +255,27 @@ void bucket_remove(struct index *ix, uint32_t id)
 
 /* ---- extras ------------------------------------------------------------------------ */
 
-void extras_store(struct index *ix, uint32_t unit, uint32_t depth, const struct index_query *q)
+uint32_t *extra_append(struct index *ix, uint32_t *link, const struct wire_extra *x)
 {
-    uint64_t bt = ix->view.params.block_tokens, from = depth * bt, to = from + bt;
-    uint32_t *link = extra_head_at(ix, unit);
-    for (size_t i = 0; i < q->n_extras && q->extras[i].at < to; i++) {
-        const struct wire_extra *x = &q->extras[i];
-        if (x->at + x->len <= from || x->at >= q->n_tokens)
-            continue;
-        uint32_t id = ix->free_extra;
-        if (id)
-            ix->free_extra = extra_at(ix, id)->next;
-        else
-            id = ix->extra_top++;
-        assert(id < ix->view.plan.max_extras);
-        struct index_extra *e = extra_at(ix, id);
-        uint64_t word[6];
-        memcpy(word, x, sizeof word);
-        for (unsigned w = 0; w < 6; w++)
-            shm_store((uint64_t *)(void *)e + w, word[w]);
-        shm_store(link, id);
-        link = &e->next;
-        ix->n_extras++;
-    }
-    shm_store(link, 0);
+    uint32_t id = ix->free_extra;
+    if (id)
+        ix->free_extra = extra_at(ix, id)->next;
+    else
+        id = ix->extra_top++;
+    assert(id < ix->view.plan.max_extras);
+    struct index_extra *e = extra_at(ix, id);
+    uint64_t word[6];
+    memcpy(word, x, sizeof word);
+    for (unsigned w = 0; w < 6; w++)
+        shm_store((uint64_t *)(void *)e + w, word[w]);
+    shm_store(&e->next, 0);
+    shm_store(link, id);
+    ix->n_extras++;
+    return &e->next;
 }
 
-void extras_drop(struct index *ix, uint32_t unit)
+void extra_list_free(struct index *ix, uint32_t id)
 {
-    uint32_t id = *extra_head_at(ix, unit);
     while (id) {
         uint32_t next = extra_at(ix, id)->next;
         shm_store(&extra_at(ix, id)->next, ix->free_extra);
@@ -284,6 +283,23 @@ void extras_drop(struct index *ix, uint32_t unit)
         ix->n_extras--;
         id = next;
     }
+}
+
+void extras_store(struct index *ix, uint32_t unit, uint32_t depth, const struct index_query *q)
+{
+    uint64_t bt = ix->view.params.block_tokens, from = depth * bt, to = from + bt;
+    uint32_t *link = extra_head_at(ix, unit);
+    shm_store(link, 0);
+    for (size_t i = 0; i < q->n_extras && q->extras[i].at < to; i++) {
+        const struct wire_extra *x = &q->extras[i];
+        if (x->at + x->len > from && x->at < q->n_tokens)
+            link = extra_append(ix, link, x);
+    }
+}
+
+void extras_drop(struct index *ix, uint32_t unit)
+{
+    extra_list_free(ix, *extra_head_at(ix, unit));
     shm_store(extra_head_at(ix, unit), 0);
 }
 

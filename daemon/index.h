@@ -7,6 +7,7 @@
  *   index_hold.c      holds and the pinned count
  *   index_rank.c      the evictable leaves in the policy's order (heap)
  *   index_change.c    insert, split, append, merge, truncate, evict, condemn
+ *   index_snapshot.c  the snapshots that hang on nodes
  *   index_audit.c     walks it all and compares every count
  *
  * The shared half is read by everybody (shm/index_read.h); the private half is here.
@@ -49,7 +50,7 @@ uint32_t index_nodes(const struct index *ix); /* roots not counted */
 
 uint32_t index_root_new(struct index *ix, uint32_t space); /* a node id */
 void index_root_free(struct index *ix, uint32_t root);     /* has no children */
-bool index_root_empty(const struct index *ix, uint32_t root);
+bool index_root_empty(const struct index *ix, uint32_t root); /* no block, no snapshot */
 
 /* Go on from *where while the query matches, to depth `limit` at most. Exact: probes unbounded. */
 void index_match(const struct index *ix, const struct index_query *query, uint32_t limit,
@@ -103,6 +104,48 @@ uint32_t index_evict(struct index *ix, uint32_t n);
  * is freed instead (index_root_free). */
 void index_condemn(struct index *ix, uint32_t root);
 uint32_t index_reap(struct index *ix, struct place root, uint32_t n, bool *done);
+
+/* ---- snapshots ----------------------------------------------------------------------------
+ *
+ * Entries are numbered by their owner (snapshot.h), from 1 to max_snapshots. What they are, and
+ * their order, stands at struct index_snapshot (shm/layout.h); what a lookup finds, in
+ * shm/snapshot_read.h. Nothing here can fail. */
+
+/* The tokens of a prefix after its last whole block, and the extras that start among them (`at`
+ * counts from the start of the sequence). */
+struct residue {
+    const uint32_t *tokens;
+    uint32_t n_tokens; /* < block_tokens */
+    const struct wire_extra *extras;
+    size_t n_extras;
+};
+
+/* The first `depth` tokens of the path to `where`, which may end with a partial block: *at becomes
+ * the place of their whole blocks, *residue what is left, in the caller's `room`, which holds
+ * residue_room() bytes. */
+size_t residue_room(uint32_t block_tokens);
+void index_residue(struct index *ix, struct place where, uint32_t depth, void *room,
+                   struct place *at, struct residue *residue);
+
+/* The exact entry or sibling that hangs there; 0: none. */
+uint32_t index_snapshot_find(const struct index *ix, struct place at,
+                             const struct residue *residue);
+
+/* Hang entry `id`, a resident one, at a place that names the node which covers its depth. Its
+ * position is free: no exact entry or sibling there, no tail of that session in this space. */
+void index_snapshot_add(struct index *ix, uint32_t id, struct place at,
+                        const struct residue *residue, enum snapshot_kind kind, uint64_t session,
+                        uint32_t slot);
+void index_snapshot_remove(struct index *ix, uint32_t id);
+/* It has moved: to a slot (tier_key 0) or to the lower tier (slot NO_SLOT). */
+void index_snapshot_move(struct index *ix, uint32_t id, uint32_t slot, uint64_t tier_key);
+/* A sibling becomes an exact entry. */
+void index_snapshot_exact(struct index *ix, uint32_t id);
+
+/* Who is told that an entry has left the tree because its prefix has; `evicted`: by an eviction,
+ * not by a flush. It must not change the tree. */
+void index_set_snapshot_gone(struct index *ix,
+                             void (*gone)(void *arg, uint32_t snapshot, bool evicted), void *arg);
 
 /* Walk everything; hands each finding as a sentence. Returns how many. */
 unsigned index_audit(const struct index *ix, audit_find *find, void *arg);

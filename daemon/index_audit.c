@@ -11,9 +11,10 @@ struct audit {
     audit_find *find;
     void *arg;
     unsigned found;
-    uint8_t *page_seen;  /* by page id */
-    uint8_t *unit_owned; /* by unit */
-    uint64_t nodes, blocks, pinned, units, extras, leaves;
+    uint8_t *page_seen;     /* by page id */
+    uint8_t *unit_owned;    /* by unit */
+    uint8_t *snapshot_seen; /* by entry */
+    uint64_t nodes, blocks, pinned, units, extras, leaves, snapshots;
 };
 
 #define FOUND(a, ...)                                                                              \
@@ -131,10 +132,42 @@ static void audit_root(struct audit *a, uint32_t root)
             FOUND(a, "node %u counts %u held children and has %u", id,
                   priv_at(ix, id)->held_children, held);
         a->found += children_audit(ix, id, a->find, a->arg);
+        a->found +=
+            hung_audit(ix, id, a->snapshot_seen, &a->snapshots, &a->extras, a->find, a->arg);
         if (id == root)
             return;
         audit_node(a, id, root);
     }
+}
+
+static int tail_order(const void *a, const void *b)
+{
+    const uint64_t *x = a, *y = b;
+    return x[0] != y[0] ? (x[0] < y[0] ? -1 : 1) : x[1] < y[1] ? -1 : x[1] > y[1];
+}
+
+/* A session has one tail below a root. */
+static void audit_tails(struct audit *a)
+{
+    const struct index *ix = a->ix;
+    uint32_t n = 0;
+    uint64_t(*tail)[2] = calloc((size_t)a->snapshots + 1, sizeof *tail);
+    if (!tail) {
+        FOUND(a, "there is no memory for an audit");
+        return;
+    }
+    for (uint32_t id = 1; id <= ix->view.params.max_snapshots; id++) {
+        const struct index_snapshot *e = index_snapshot_at(&ix->view, id);
+        if (!a->snapshot_seen[id] || e->kind != SNAPSHOT_TAIL)
+            continue;
+        tail[n][0] = node_at(ix, e->node)->root;
+        tail[n++][1] = e->session;
+    }
+    qsort(tail, n, sizeof *tail, tail_order);
+    for (uint32_t i = 1; i < n; i++)
+        if (tail_order(tail[i - 1], tail[i]) == 0)
+            FOUND(a, "session %llu has two tails", (unsigned long long)tail[i][1]);
+    free(tail);
 }
 
 static void audit_buckets(struct audit *a, uint64_t expected)
@@ -162,6 +195,7 @@ static void audit_totals(struct audit *a)
         {"owned units", ix->n_units_owned, a->units},
         {"extras", ix->n_extras, a->extras},
         {"evictable leaves", ix->n_heap, a->leaves},
+        {"snapshots", ix->n_snapshots, a->snapshots},
         {"cached pages", ix->pool->n_cached, a->blocks},
     };
     for (size_t i = 0; i < sizeof total / sizeof total[0]; i++)
@@ -176,8 +210,9 @@ unsigned index_audit(const struct index *ix, audit_find *find, void *arg)
     struct audit a = {.ix = ix, .find = find, .arg = arg};
     a.page_seen = calloc((size_t)ix->pool->n_blocks + 1, 1);
     a.unit_owned = calloc((size_t)ix->unit_top + 1, 1);
+    a.snapshot_seen = calloc((size_t)ix->view.params.max_snapshots + 1, 1);
     uint64_t partial = 0;
-    if (!a.page_seen || !a.unit_owned) {
+    if (!a.page_seen || !a.unit_owned || !a.snapshot_seen) {
         FOUND(&a, "there is no memory for an audit");
     } else {
         for (uint32_t id = 1; id < ix->node_top; id++) {
@@ -186,10 +221,12 @@ unsigned index_audit(const struct index *ix, audit_find *find, void *arg)
             partial += node_at(ix, id)->n_partial > 0;
         }
         audit_totals(&a);
+        audit_tails(&a);
         audit_buckets(&a, a.nodes - partial);
         a.found += rank_audit(ix, find, arg) + extent_audit(ix, find, arg);
     }
     free(a.page_seen);
     free(a.unit_owned);
+    free(a.snapshot_seen);
     return a.found;
 }

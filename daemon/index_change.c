@@ -5,7 +5,7 @@
  *   child     new blocks hang below a node that cannot grow
  *   split     at k:  P -- L[0..n)   becomes   P -- U[0..k) -- L[k..n)
  *             U is new and takes the front of the extent; L keeps id, identity and children. Holds
- *             that end in the front move to U. No token moves, nothing is stamped.
+ *             and snapshots that end in the front move to U. No token moves, nothing is stamped.
  *   merge     U with one child C, and nobody's hold ends in U:  P -- U -- C  becomes  P -- C, which
  *             keeps id and identity and now starts where U did (the reverse of split)
  *   truncate  a leaf loses its end and gets a new identity, or goes
@@ -249,6 +249,7 @@ static uint32_t node_split(struct index *ix, uint32_t lower, uint32_t k)
     children_add(ix, upper, lower);
     bucket_add(ix, lower);
     split_holds(ix, upper, lower);
+    hung_split(ix, upper, lower);
 
     node_end(ix, lower);
     node_end(ix, upper);
@@ -309,6 +310,7 @@ static void node_merge(struct index *ix, uint32_t upper)
 
     children_add(ix, parent, lower);
     bucket_add(ix, lower);
+    hung_merge(ix, upper, lower);
     node_end(ix, lower);
     node_end(ix, upper);
     node_end(ix, parent);
@@ -398,8 +400,8 @@ static void parent_settle(struct index *ix, uint32_t parent)
             rank_leaf(ix, parent);
         else if (priv_at(ix, parent)->condemned)
             index_root_free(ix, parent);
-        else if (ix->emptied)
-            ix->emptied(ix->emptied_arg, p->space);
+        else
+            root_settle(ix, parent);
     }
 }
 
@@ -411,6 +413,7 @@ static void leaf_remove(struct index *ix, uint32_t id, uint64_t last_use)
     if (root->reap_at == id)
         root->reap_at = index_reap_next(ix, id);
     rank_remove(ix, id);
+    hung_leave(ix, id);
     node_begin(ix, parent);
     bucket_remove(ix, id);
     children_remove(ix, parent, id);
@@ -445,7 +448,9 @@ void node_truncate(struct index *ix, uint32_t id, uint32_t keep, uint64_t last_u
     node_begin(ix, id);
     node_new_identity(ix, id);
     shm_store(&n->n_blocks, (uint16_t)keep);
+    uint32_t left = hung_cut(ix, id, keep);
     node_end(ix, id);
+    hung_tell(ix, left, !node_condemned(ix, id));
     units_empty(ix, n->extent + keep, cut, n->flags & NODE_EXTRAS);
     extent_give(ix, n->extent + keep, p->cap - keep);
     p->cap = (uint8_t)keep;
@@ -503,6 +508,9 @@ void index_condemn(struct index *ix, uint32_t root)
 {
     priv_at(ix, root)->condemned = 1;
     priv_at(ix, root)->reap_at = deepest_first(ix, root);
+    hung_leave(ix, root);
+    if (priv_at(ix, root)->n_children == 0)
+        index_root_free(ix, root);
 }
 
 /* Merges stop below a condemned root, so the walk only has to step off what goes (leaf_remove). */
@@ -518,6 +526,7 @@ uint32_t index_reap(struct index *ix, struct place root, uint32_t n, bool *done)
         uint32_t blocks = node_at(ix, id)->n_blocks;
         p->reap_at = index_reap_next(ix, id);
         rank_remove(ix, id);
+        steps += hung_leave(ix, id);
         if (priv_at(ix, id)->n_children == 0 && keep < blocks) {
             node_truncate(ix, id, keep, 0);
             gone += blocks - keep;

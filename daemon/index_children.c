@@ -1,7 +1,5 @@
 /*
- * The children of a node, in the order of their first block's tokens, as a treap: a binary search
- * tree whose shape follows from random priorities (a hash of the node id), so no insertion order
- * is a bad one and a thousand or a million children cost 20 to 40 steps.
+ * The children of a node, in the order of their first block's tokens, as a treap.
  *
  * Why ordered: among keys in lexicographic order, the one that shares most leading tokens with a
  * given text stands beside the place where the text would stand; and all that share its first L
@@ -14,7 +12,7 @@
  * left and right are in the shared nodes: pfx_peek_full walks them under the parent's version.
  * The way up is private.
  */
-#include "daemon/index_private.h"
+#include "daemon/treap.h"
 #include "shm/tokens.h"
 
 #include <assert.h>
@@ -32,7 +30,7 @@ static struct key key_of(const struct index *ix, uint32_t id)
     return (struct key){index_tokens_at(&ix->view, n->extent), length};
 }
 
-int children_compare(const struct index *ix, uint32_t a, uint32_t b)
+TREAP int compare(const struct index *ix, uint32_t a, uint32_t b)
 {
     struct key x = key_of(ix, a), y = key_of(ix, b);
     uint32_t n = x.n < y.n ? x.n : y.n;
@@ -44,21 +42,13 @@ int children_compare(const struct index *ix, uint32_t a, uint32_t b)
     return a < b ? -1 : a > b;
 }
 
-static uint64_t priority(const struct index *ix, uint32_t id)
-{
-    uint64_t x = id ^ ix->view.params.hash_seed;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
-    return x ^ x >> 31;
-}
-
 static uint32_t first_page(const struct index *ix, uint32_t id)
 {
     return *pages_at(ix, node_at(ix, id)->extent);
 }
 
 /* Recompute the subtree minimum of `id`; true if it changed. */
-static bool pull(struct index *ix, uint32_t id)
+TREAP bool pull(struct index *ix, uint32_t id)
 {
     struct node_private *p = priv_at(ix, id);
     const struct index_node *n = node_at(ix, id);
@@ -75,100 +65,43 @@ static bool pull(struct index *ix, uint32_t id)
     return changed;
 }
 
-static void pull_up(struct index *ix, uint32_t id)
+TREAP uint32_t *left_of(const struct index *ix, uint32_t id)
 {
-    while (id && pull(ix, id))
-        id = priv_at(ix, id)->up;
+    return &node_at(ix, id)->left;
 }
 
-/* Where the link to `id` stands: in its treap parent, or in the parent node. */
-static uint32_t *link_to(struct index *ix, uint32_t parent, uint32_t id)
+TREAP uint32_t *right_of(const struct index *ix, uint32_t id)
 {
-    uint32_t up = priv_at(ix, id)->up;
-    if (!up)
-        return &node_at(ix, parent)->children;
-    return node_at(ix, up)->left == id ? &node_at(ix, up)->left : &node_at(ix, up)->right;
+    return &node_at(ix, id)->right;
 }
 
-/* Turn `id` and its treap parent around: id goes up, order stays. */
-static void rotate_up(struct index *ix, uint32_t parent, uint32_t id)
+TREAP uint32_t *up_of(const struct index *ix, uint32_t id)
 {
-    uint32_t down = priv_at(ix, id)->up;
-    struct index_node *n = node_at(ix, id), *d = node_at(ix, down);
-    uint32_t *above = link_to(ix, parent, down);
-    uint32_t moved;
-    if (d->left == id) {
-        moved = n->right;
-        shm_store(&d->left, moved);
-        shm_store(&n->right, down);
-    } else {
-        moved = n->left;
-        shm_store(&d->right, moved);
-        shm_store(&n->left, down);
-    }
-    if (moved)
-        priv_at(ix, moved)->up = down;
-    shm_store(above, id);
-    priv_at(ix, id)->up = priv_at(ix, down)->up;
-    priv_at(ix, down)->up = id;
-    pull(ix, down);
-    pull(ix, id);
+    return &priv_at(ix, id)->up;
 }
+
+static const struct treap by_tokens = {left_of, right_of, up_of, compare, pull};
 
 void children_add(struct index *ix, uint32_t parent, uint32_t id)
 {
-    uint32_t *link = &node_at(ix, parent)->children, up = 0;
-    while (*link) {
-        up = *link;
-        link = children_compare(ix, id, up) < 0 ? &node_at(ix, up)->left : &node_at(ix, up)->right;
-    }
-    shm_store(link, id);
-    priv_at(ix, id)->up = up;
+    treap_add(&by_tokens, ix, &node_at(ix, parent)->children, id);
     priv_at(ix, parent)->n_children++;
-    pull(ix, id);
-    pull_up(ix, up);
-    while (priv_at(ix, id)->up && priority(ix, priv_at(ix, id)->up) < priority(ix, id))
-        rotate_up(ix, parent, id);
 }
 
 void children_remove(struct index *ix, uint32_t parent, uint32_t id)
 {
-    struct index_node *n = node_at(ix, id);
-    while (n->left && n->right)
-        rotate_up(ix, parent, priority(ix, n->left) > priority(ix, n->right) ? n->left : n->right);
-    uint32_t rest = n->left ? n->left : n->right, up = priv_at(ix, id)->up;
-    shm_store(link_to(ix, parent, id), rest);
-    if (rest)
-        priv_at(ix, rest)->up = up;
-    pull_up(ix, up);
-    shm_store(&n->left, 0);
-    shm_store(&n->right, 0);
-    priv_at(ix, id)->up = 0;
+    treap_remove(&by_tokens, ix, &node_at(ix, parent)->children, id);
     priv_at(ix, parent)->n_children--;
-}
-
-static uint32_t leftmost(const struct index *ix, uint32_t id)
-{
-    while (id && node_at(ix, id)->left)
-        id = node_at(ix, id)->left;
-    return id;
 }
 
 uint32_t children_first(const struct index *ix, uint32_t parent)
 {
-    return leftmost(ix, node_at(ix, parent)->children);
+    return treap_first(&by_tokens, ix, node_at(ix, parent)->children);
 }
 
 uint32_t children_next(const struct index *ix, uint32_t id)
 {
-    if (node_at(ix, id)->right)
-        return leftmost(ix, node_at(ix, id)->right);
-    uint32_t up = priv_at(ix, id)->up;
-    while (up && node_at(ix, up)->right == id) {
-        id = up;
-        up = priv_at(ix, id)->up;
-    }
-    return up;
+    return treap_next(&by_tokens, ix, id);
 }
 
 /* ---- tails ---------------------------------------------------------------------- */
@@ -277,11 +210,11 @@ unsigned children_audit(const struct index *ix, uint32_t parent, audit_find *fin
     for (uint32_t id = children_first(ix, parent); id; id = children_next(ix, id)) {
         const struct index_node *n = node_at(ix, id);
         const struct node_private *p = priv_at(ix, id);
-        if (before && children_compare(ix, before, id) >= 0) {
+        if (before && compare(ix, before, id) >= 0) {
             find(arg, "children %u and %u of node %u are out of order", before, id, parent);
             found++;
         }
-        if (p->up && priority(ix, p->up) < priority(ix, id)) {
+        if (p->up && treap_priority(ix, p->up) < treap_priority(ix, id)) {
             find(arg, "child %u of node %u stands below a lesser priority", id, parent);
             found++;
         }

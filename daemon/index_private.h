@@ -9,6 +9,7 @@
  *   CAP     a node owns at least n_blocks and at most 2 x n_blocks units
  *   HELD    a node's held prefix is all of it if a child is held, else up to its deepest end; a
  *           node is held if that is not 0; `pinned` is the sum of held prefixes
+ *   HUNG    a snapshot hangs on the node that covers its last whole block, or on the root
  *   RANKED  exactly the leaves whose last block is not held, below live roots, are in the heap
  */
 #ifndef DAEMON_INDEX_PRIVATE_H
@@ -55,6 +56,8 @@ struct index {
     const struct policy *policy;
     void (*emptied)(void *arg, uint32_t space);
     void *emptied_arg;
+    void (*gone)(void *arg, uint32_t snapshot, bool evicted);
+    void *gone_arg;
 
     struct node_private *nodes;
     struct unit_private *units;
@@ -70,6 +73,7 @@ struct index {
     uint32_t free_extent[EXTENT_ORDERS]; /* 1 + first unit; 0: none */
     uint32_t unit_top;   /* units from here on were never used */
     uint32_t n_units_owned;
+    uint32_t n_snapshots; /* that hang on nodes */
 
     uint64_t identity;   /* the last one given */
     uint64_t clock;      /* the last use given */
@@ -133,6 +137,11 @@ void bucket_remove(struct index *ix, uint32_t id);
 /* The query's extras that touch the block at `depth`, stored for `unit`; and their end. */
 void extras_store(struct index *ix, uint32_t unit, uint32_t depth, const struct index_query *q);
 void extras_drop(struct index *ix, uint32_t unit);
+/* Put one at the end of a list, whose last link this is; returns the new last link. */
+uint32_t *extra_append(struct index *ix, uint32_t *link, const struct wire_extra *x);
+void extra_list_free(struct index *ix, uint32_t id);
+/* A live root without anything below it or on it: its space is told. */
+void root_settle(struct index *ix, uint32_t root);
 
 /* ---- index_extent.c ---- */
 
@@ -147,7 +156,6 @@ void children_add(struct index *ix, uint32_t parent, uint32_t id);
 void children_remove(struct index *ix, uint32_t parent, uint32_t id);
 uint32_t children_first(const struct index *ix, uint32_t parent);
 uint32_t children_next(const struct index *ix, uint32_t id); /* 0: it was the last */
-int children_compare(const struct index *ix, uint32_t a, uint32_t b);
 unsigned children_audit(const struct index *ix, uint32_t parent, audit_find *find, void *arg);
 
 /* ---- index_hold.c ---- */
@@ -165,6 +173,24 @@ void rank_remove(struct index *ix, uint32_t id);
 uint32_t rank_lowest(const struct index *ix);  /* 0: none is evictable */
 uint64_t rank_second(const struct index *ix);  /* the next one's rank; UINT64_MAX: none */
 unsigned rank_audit(const struct index *ix, audit_find *find, void *arg);
+
+/* ---- index_snapshot.c ---- what hangs on nodes */
+
+/* Inside begin/end of the nodes. `upper` is the new front of `lower`: what is not deeper than its
+ * end moves there. */
+void hung_split(struct index *ix, uint32_t upper, uint32_t lower);
+void hung_merge(struct index *ix, uint32_t upper, uint32_t lower); /* all moves to lower */
+/* All with more than `keep` whole blocks of the node leaves. The owner is told of the list when all
+ * versions are even again. */
+uint32_t hung_cut(struct index *ix, uint32_t id, uint32_t keep);
+void hung_tell(struct index *ix, uint32_t list, bool evicted);
+
+/* Not inside: all leaves, and its owner is told. Returns how many. */
+uint32_t hung_leave(struct index *ix, uint32_t id);
+
+/* `seen` by entry. Counts them and their extras. */
+unsigned hung_audit(const struct index *ix, uint32_t node, uint8_t *seen, uint64_t *count,
+                    uint64_t *extras, audit_find *find, void *arg);
 
 /* ---- index_change.c ---- */
 

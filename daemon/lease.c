@@ -98,11 +98,31 @@ void lease_drop_pages(struct daemon *d, struct lease *l, uint32_t keep)
     l->cap_pages = l->n_pages;
 }
 
+void lease_drop_snapshots(struct daemon *d, struct lease *l, uint64_t tokens)
+{
+    uint32_t *const offered[2] = {&l->resident, &l->tiered};
+    for (int i = 0; i < 2; i++)
+        if (*offered[i] && snapshot_facts(d->snapshots, *offered[i]).depth > tokens) {
+            snapshot_unhold(d->snapshots, *offered[i]);
+            *offered[i] = 0;
+        }
+}
+
+void lease_drop_residue(struct lease *l)
+{
+    free(l->residue);
+    l->residue = NULL;
+}
+
 void lease_release(struct daemon *d, struct lease *l)
 {
     struct leases *ls = &d->leases;
     uint32_t slot = (uint32_t)l->id, space = l->space;
     lease_drop_pages(d, l, 0);
+    lease_drop_snapshots(d, l, 0);
+    lease_drop_residue(l);
+    while (l->n_slots)
+        slot_give(d->snapshots, l->slots[--l->n_slots]);
     index_unhold(d->index, &l->partial);
     index_unhold(d->index, &l->tail);
     index_unhold(d->index, &l->path);
@@ -116,6 +136,7 @@ void lease_release(struct daemon *d, struct lease *l)
     ls->slot[slot] = NULL;
     ls->free[ls->n_free++] = slot;
     ls->n_used--;
+    free(l->slots);
     free(l->pages);
     free(l);
     spaces_unuse(d->spaces, space);

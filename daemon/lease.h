@@ -48,6 +48,19 @@ struct lease {
     uint32_t duplicates;
     uint32_t *pages;
     uint32_t n_pages, cap_pages;
+
+    uint32_t resident, tiered;      /* snapshots that it was offered and holds; 0: none */
+    uint32_t *slots;                /* reserved, not yet saved */
+    uint32_t n_slots, cap_slots;
+    struct lease_residue *residue;  /* NULL: none */
+};
+
+/* The tokens of the latest insert after its last whole block, and the extras that start in them:
+ * what a snapshot may be saved at beyond the held path. Only where the pool has slots. */
+struct lease_residue {
+    uint32_t n_tokens, n_extras;
+    struct wire_extra *extras;
+    uint32_t tokens[];
 };
 
 struct leases {
@@ -81,6 +94,10 @@ void lease_count_private(struct lease *l, int64_t n);
 
 /* Give back the private pages of positions from matched + keep on. */
 void lease_drop_pages(struct daemon *d, struct lease *l, uint32_t keep);
+
+/* End its holds on snapshots deeper than `tokens`. */
+void lease_drop_snapshots(struct daemon *d, struct lease *l, uint64_t tokens);
+void lease_drop_residue(struct lease *l);
 
 /* Give back all that it holds. */
 void lease_release(struct daemon *d, struct lease *l);

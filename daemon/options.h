@@ -26,6 +26,8 @@ struct options {
     uint64_t bytes; /* 0: not given */
     struct wire_layout layout;
     uint32_t blocks, snapshots;
+    uint64_t snapshot_swap; /* bytes for spilled snapshots */
+    uint32_t spill_min_tokens;
     bool has_model; /* --model was given: layout.model_digest counts even while waiting */
     bool waits;
     bool huge_pages;

@@ -6,7 +6,7 @@
 
 bool pool_init(struct pool *p, uint32_t n_blocks)
 {
-    *p = (struct pool){.n_blocks = n_blocks, .n_free = n_blocks};
+    *p = (struct pool){.what = "page", .n_blocks = n_blocks, .n_free = n_blocks};
     p->free = malloc(((size_t)n_blocks + 1) * sizeof *p->free);
     p->state = calloc((size_t)n_blocks + 1, 1);
     if (!p->free || !p->state) {
@@ -26,19 +26,19 @@ void pool_deinit(struct pool *p)
 }
 
 /* Going on would hand one page to two owners: a wrong byte later. Stopping loses only time. */
-static void check(bool right, const char *what, uint32_t id)
+static void check(const struct pool *p, bool right, const char *done, uint32_t id)
 {
     if (right)
         return;
-    fprintf(stderr, "prefixd: page %u cannot be %s: this is a fault of prefixd, please report it\n",
-            id, what);
+    fprintf(stderr, "prefixd: %s %u cannot be %s: this is a fault of prefixd, please report it\n",
+            p->what, id, done);
     abort();
 }
 
 static void move(struct pool *p, uint32_t id, enum page_state from, enum page_state to,
-                 const char *what)
+                 const char *done)
 {
-    check(id >= 1 && id <= p->n_blocks && p->state[id] == from, what, id);
+    check(p, id >= 1 && id <= p->n_blocks && p->state[id] == from, done, id);
     p->state[id] = (uint8_t)to;
     uint32_t *count[] = {&p->n_free, &p->n_private, &p->n_cached, &p->n_inflight};
     --*count[from];
@@ -49,7 +49,7 @@ static void move(struct pool *p, uint32_t id, enum page_state from, enum page_st
 
 uint32_t pool_take(struct pool *p)
 {
-    check(p->n_free > 0, "taken from an empty pool", 0);
+    check(p, p->n_free > 0, "taken from an empty pool", 0);
     uint32_t id = p->free[p->n_free - 1];
     move(p, id, PAGE_FREE, PAGE_PRIVATE, "reserved");
     return id;

@@ -1,5 +1,5 @@
 /*
- * pool.h - who has which page. Every page is in exactly one state:
+ * pool.h - who has which page, or which snapshot slot. Every page is in exactly one state:
  *
  *      free --take--> private --publish--> cached --unpublish--> free
  *        ^---------------give-------------/
@@ -17,6 +17,7 @@
 enum page_state { PAGE_FREE = 0, PAGE_PRIVATE, PAGE_CACHED, PAGE_INFLIGHT };
 
 struct pool {
+    const char *what;   /* "page" or "slot" */
     uint32_t n_blocks;  /* ids 1..n_blocks */
     uint32_t n_free;
     uint32_t n_private;

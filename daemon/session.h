@@ -12,6 +12,7 @@
 #define DAEMON_SESSION_H
 
 #include "daemon/list.h"
+#include "daemon/snapshot.h"
 #include "daemon/watch.h"
 #include "shm/message.h"
 #include "shm/ring.h"
@@ -48,6 +49,9 @@ struct job {
     uint32_t n_pages;
     struct place root;        /* FLUSH: the condemned root being emptied; node 0: none */
     uint32_t slot;            /* FLUSH of all: the next space */
+    uint64_t lease;           /* LOOKUP, FETCH: whose snapshot comes back from the lower tier */
+    bool begun;               /* that has begun */
+    struct spill spill;       /* SNAPSHOT_SPILL */
 };
 
 struct session {

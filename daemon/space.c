@@ -144,7 +144,7 @@ static void on_emptied(void *arg, uint32_t slot)
 }
 
 /* A slot for a new description: never used, or that of the oldest dormant one. */
-static uint32_t slot_take(struct spaces *s)
+static uint32_t free_slot(struct spaces *s)
 {
     if (s->top < s->max)
         return s->top++;
@@ -202,7 +202,7 @@ struct spaces *spaces_new(struct index *index)
         return NULL;
     }
     struct space_key base = {0};
-    describe(s, slot_take(s), &base);
+    describe(s, free_slot(s), &base);
     index_set_emptied(index, on_emptied, s);
     return s;
 }
@@ -254,7 +254,7 @@ bool spaces_open(struct spaces *s, const struct space_key *key, uint32_t *slot)
 {
     *slot = find(s, key);
     if (*slot == NOBODY) {
-        *slot = slot_take(s);
+        *slot = free_slot(s);
         if (*slot == NOBODY)
             return false;
         describe(s, *slot, key);

@@ -28,15 +28,13 @@
  * WHAT IT COSTS. One hash of one block, one bucket, one node line and the tokens, a node of up
  * to 64 blocks: measured against memcmp of the same tokens by `prefixctl bench index`.
  */
-#include "shm/index_read.h"
+#include "shm/index_seen.h"
 #include "shm/tokens.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <string.h>
-
-enum { RETRIES = 256, TREAP_STEPS = 256 };
 
 bool index_view_init(struct index_view *view, const void *base, uint64_t bytes)
 {
@@ -85,45 +83,6 @@ uint64_t index_child_hash(const struct index_view *v, uint32_t parent, const uin
     uint64_t seed = v->params.hash_seed ^ (uint64_t)parent * 0x9e3779b97f4a7c15ull;
     return XXH3_64bits_withSeed(tokens, (size_t)v->params.block_tokens * 4, seed) &
            v->params.hash_mask;
-}
-
-/* ---- one node, read as one state ----------------------------------------------- */
-
-struct seen {
-    uint32_t version;
-    uint32_t n_blocks, n_partial;
-    uint64_t identity, parent_identity;
-    uint32_t parent, start, extent, children, left, right, flags, root;
-};
-
-/* Copies the fields; false if a change is under way or they are impossible. The caller checks
- * the version with seen_still after whatever else it read. */
-static bool seen_read(const struct index_view *v, uint32_t id, struct seen *s)
-{
-    if (id == 0 || id >= v->plan.max_nodes)
-        return false;
-    const struct index_node *n = index_node_at(v, id);
-    s->version = shm_load_acquire(&n->version); /* VERSION */
-    s->n_blocks = shm_load(&n->n_blocks);
-    s->n_partial = shm_load(&n->n_partial);
-    s->identity = shm_load(&n->identity);
-    s->parent_identity = shm_load(&n->parent_identity);
-    s->parent = shm_load(&n->parent);
-    s->start = shm_load(&n->start);
-    s->extent = shm_load(&n->extent);
-    s->children = shm_load(&n->children);
-    s->left = shm_load(&n->left);
-    s->right = shm_load(&n->right);
-    s->flags = shm_load(&n->flags);
-    s->root = shm_load(&n->root);
-    return !(s->version & 1) && s->n_blocks <= NODE_BLOCKS && s->extent <= v->plan.n_units &&
-           s->n_blocks <= v->plan.n_units - s->extent && s->n_partial < v->params.block_tokens;
-}
-
-static bool seen_still(const struct index_view *v, uint32_t id, const struct seen *s)
-{
-    shm_read_fence();
-    return shm_load(&index_node_at(v, id)->version) == s->version;
 }
 
 /* ---- extras --------------------------------------------------------------------- */

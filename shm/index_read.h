@@ -110,6 +110,18 @@ static inline const struct index_extra *index_extra_at(const struct index_view *
     return (const struct index_extra *)(const void *)(v->base + v->plan.extras) + id;
 }
 
+static inline const struct index_snapshot *index_snapshot_at(const struct index_view *v,
+                                                             uint32_t id)
+{
+    return (const struct index_snapshot *)(const void *)(v->base + v->plan.snapshots) + id;
+}
+
+static inline const uint32_t *index_residue_at(const struct index_view *v, uint32_t id)
+{
+    return (const uint32_t *)(const void *)(v->base + v->plan.residues) +
+           (uint64_t)id * v->params.block_tokens;
+}
+
 /* The query's tokens from the block at `depth` on. */
 static inline const uint32_t *index_query_at(const struct index_view *v,
                                              const struct index_query *q, uint32_t depth)

@@ -8,20 +8,22 @@
  *   nodes    each but a root has a block; a live root is a space's, a condemned one (flushed,
  *            still held) has a block below it; a flush has both roots for a moment; id 0 is none
  *   buckets  at most `blocks` entries, between 2 and 4 for the 7 places of a bucket
- *   extras   at most one a token, capped where ids end
+ *   extras   at most one a token of a block or a residue, capped where ids end
  */
 bool index_plan(const struct index_params *p, struct index_plan *plan)
 {
     uint64_t blocks = (uint64_t)p->n_blocks + p->n_disk;
     if (p->block_tokens == 0 || p->block_tokens > BLOCK_TOKENS_MAX || p->max_spaces == 0)
         return false;
-    if (blocks >= 1ull << 30 || p->n_blocks >= 1u << 31 || p->max_spaces >= 1u << 30)
+    if (blocks >= 1ull << 30 || p->n_blocks >= 1u << 31 || p->max_spaces >= 1u << 30 ||
+        p->max_snapshots >= 1u << 31)
         return false;
 
     uint64_t n_buckets = 16;
     while (n_buckets < blocks / 4)
         n_buckets *= 2;
-    uint64_t extras = blocks * p->block_tokens + 1;
+    uint64_t extras = (blocks + p->max_snapshots) * p->block_tokens + 1;
+    uint64_t snapshots = (uint64_t)p->max_snapshots + 1;
 
     plan->n_units = (uint32_t)(2 * blocks + NODE_BLOCKS);
     plan->max_nodes = (uint32_t)(2 * blocks + p->max_spaces + 2);
@@ -40,6 +42,8 @@ bool index_plan(const struct index_params *p, struct index_plan *plan)
         {&plan->disks, (uint64_t)plan->n_units * 4},
         {&plan->extra_heads, (uint64_t)plan->n_units * 4},
         {&plan->extras, (uint64_t)plan->max_extras * sizeof(struct index_extra)},
+        {&plan->snapshots, snapshots * sizeof(struct index_snapshot)},
+        {&plan->residues, snapshots * p->block_tokens * 4},
     };
     for (size_t i = 0; i < sizeof part / sizeof part[0]; i++) {
         *part[i].offset = at;

@@ -24,6 +24,9 @@
  *      ...   extra heads      n_units     x 4 bytes: first extra of the block, 0: none; only
  *                             meaningful where the node says NODE_EXTRAS
  *      ...   extras           n_extras    x struct index_extra
+ *      ...   snapshots        max_snapshots + 1 x struct index_snapshot; 0 is none
+ *      ...   residues         max_snapshots + 1 x block_tokens x 4 bytes: what a snapshot's prefix
+ *                             has after its last whole block
  *
  *      A unit is the room of one block. A node owns a run of consecutive units (an extent):
  *
@@ -48,7 +51,7 @@
 #include <assert.h>
 #include <stddef.h>
 
-#define LAYOUT_FORMAT 1u
+#define LAYOUT_FORMAT 2u
 #define CHANNEL_MAGIC 0x6c6e6e6863786670ull /* "pfxchnnl" */
 #define INDEX_MAGIC 0x7865646e69786670ull   /* "pfxindex" */
 
@@ -125,6 +128,8 @@ struct index_params {
     uint32_t max_spaces;
     uint64_t hash_seed; /* random, an epoch's own                     */
     uint64_t hash_mask; /* all ones; a test narrows it to force collisions */
+    uint32_t max_snapshots; /* slots and spilled copies: each entry has one of them */
+    uint32_t reserved;
 };
 
 struct index_header {
@@ -141,7 +146,9 @@ struct index_header {
     uint64_t started_realtime_ns;
     uint32_t daemon_pid;
     uint32_t ready; /* 1: all above is there; stored last, with release */
-    uint8_t pad[1024 - 152];
+    uint32_t n_tier; /* spilled snapshots at once; 0: none */
+    uint32_t reserved;
+    uint8_t pad[1024 - 168];
 
     /* Offset 1024: the daemon's doze word (ring.h, DOZE), one for all workers. */
     uint32_t doze;
@@ -196,7 +203,7 @@ struct index_node {
     uint32_t left, right;
     uint32_t flags;
     uint32_t space;           /* slot in the space table                                  */
-    uint32_t snapshots;       /* snapshots that hang here (none in this version)          */
+    uint32_t snapshots;       /* the treap of those that hang here                        */
 };
 static_assert(sizeof(struct index_node) == 64, "one cache line");
 
@@ -219,9 +226,41 @@ struct index_extra {
 };
 static_assert(sizeof(struct index_extra) == 64, "one cache line");
 
+/* Kinds as enum pfx_snapshot_kind has them. States are bits: `below` is a set of them. */
+enum snapshot_kind { SNAPSHOT_EXACT = 0, SNAPSHOT_TAIL = 1, SNAPSHOT_SIBLING = 2 };
+enum snapshot_state { SNAPSHOT_RESIDENT = 1, SNAPSHOT_TIERED = 2 };
+
+/* The state after `depth` tokens of a prefix. It hangs on the node that covers the last whole block
+ * of them (on the root, if there is none); what is left of them, fewer tokens than a block, is its
+ * residue. Readers see it under the version of that node.
+ *
+ * A node's entries form a treap, in this order:
+ *
+ *      exact ones and siblings (at most one a position)    by depth in blocks, residue, extras
+ *      tails                   (at most one a session)     by session
+ */
+struct index_snapshot {
+    uint64_t session;  /* who saved it; of a tail, the only one that may see it        */
+    uint64_t tier_key; /* TIERED: its name in the lower tier                           */
+    uint32_t depth;    /* tokens                                                       */
+    uint32_t node;     /* where it hangs; 0: nowhere                                   */
+    uint32_t left, right;
+    uint32_t up;       /* the daemon's own: its parent in the treap; 0: it is the top  */
+    uint32_t extras;   /* first of the extras that start in the residue; 0: none       */
+    uint32_t slot;     /* RESIDENT                                                     */
+    uint8_t kind;
+    uint8_t state;
+    uint8_t below;     /* states of its subtree in the treap, its own included         */
+    uint8_t reserved0;
+    uint32_t shallowest, deepest; /* the daemon's own: depths of its subtree         */
+    uint64_t reserved1;
+};
+static_assert(sizeof(struct index_snapshot) == 64, "one cache line");
+
 struct index_plan {
     uint32_t max_nodes, n_buckets, n_units, max_extras;
     uint64_t spaces, nodes, buckets, tokens, pages, disks, extra_heads, extras; /* offsets */
+    uint64_t snapshots, residues;
     uint64_t bytes;
 };
 

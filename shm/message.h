@@ -283,6 +283,9 @@ struct lease_row {
     uint64_t space;
     uint32_t matched_blocks, held_blocks, table_blocks, private_blocks;
     uint32_t final, stale; /* stale: from before a flush */
+    uint32_t slots;        /* reserved and not yet inserted */
+    uint32_t snapshot_depth, tier_depth; /* of the snapshots it holds, in tokens; 0: none */
+    uint32_t reserved;
 };
 
 struct audit_row {

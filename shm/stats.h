@@ -1,8 +1,9 @@
 /*
- * stats.h - the one table of counters, and how a consistent copy of them is read.
+ * stats.h - the tables of counters, and how a consistent copy of them is read.
  *
  * From COUNTERS come the daemon's struct, the shared copy, pfx_stats(), and the output of
- * prefixctl. Order and names are those of struct pfx_stats (client/prefixd.h).
+ * prefixctl. Order and names are those of struct pfx_stats (client/prefixd.h), which is fixed; what
+ * only tools and audits ask for stands in DETAILS, behind them.
  *
  * The shared copy is a latch of two: while the daemon writes one half, readers use the other.
  * So a daemon stopped by SIGSTOP between any two instructions leaves one half whole, and
@@ -33,13 +34,26 @@
     C(nodes, G) C(spaces, G) C(leases, G) C(workers, G) C(workers_reaped, T)                      \
     C(disk_ready_blocks, G) C(disk_scan_done, G)
 
+/* Slots that hold nothing, or that a lease has reserved. How spilled snapshots came to an end other
+ * than in a fetch or pfx_snapshot_forget: a new save stands in their place; their session's next
+ * tail or sibling; their prefix left, or the tier was full. */
+#define DETAILS(C)                                                                                \
+    C(slots_free, G) C(slots_private, G)                                                          \
+    C(tier_resaved, T) C(tier_swept, T) C(tier_dropped, T)
+
 struct counters {
 #define COUNTER_FIELD(name, kind) uint64_t name;
     COUNTERS(COUNTER_FIELD)
+    DETAILS(COUNTER_FIELD)
 #undef COUNTER_FIELD
 };
 
-enum { COUNTERS_N = sizeof(struct counters) / 8 };
+#define COUNTER_BYTES(name, kind) +8
+enum {
+    COUNTERS_N = sizeof(struct counters) / 8,
+    COUNTERS_PUBLIC = 0 COUNTERS(COUNTER_BYTES), /* bytes: what pfx_stats shows of them */
+};
+#undef COUNTER_BYTES
 
 struct stats_latch {
     uint64_t sequence;

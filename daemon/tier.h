@@ -1,0 +1,72 @@
+/*
+ * tier.h - where spilled snapshots go: a store of blobs, each the bytes of one slot on all devices,
+ * by a key that is never used twice in an epoch.
+ *
+ * Nothing here waits: put and get begin a transfer, tier_step moves a slice of it and says which
+ * one is over. The slot belongs to the transfer until then.
+ *
+ *   tier_memory.c   blobs in the daemon's own memory, gone with it
+ *
+ * Three outcomes that nobody may mix up: a blob that is proven gone (MISS), one that cannot be read
+ * now (ERROR), and a put that was refused (false: nothing happened).
+ */
+#ifndef DAEMON_TIER_H
+#define DAEMON_TIER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum tier_outcome { TIER_DONE, TIER_MISS, TIER_ERROR };
+
+struct tier_over {
+    uint64_t key;
+    enum tier_outcome outcome;
+};
+
+struct tier {
+    const struct tier_ops *ops;
+};
+
+struct tier_ops {
+    bool (*put)(struct tier *t, uint64_t key, uint32_t slot);
+    bool (*get)(struct tier *t, uint64_t key, uint32_t slot); /* false: it cannot be read now */
+    /* Forget the blob, or the transfer of it that is under way: then its slot is free at once, and
+     * no outcome comes. An unknown key is fine. */
+    void (*drop)(struct tier *t, uint64_t key);
+    /* A slice of work. *n_over outcomes, at most one; true: there is more to do. */
+    bool (*step)(struct tier *t, struct tier_over *over, unsigned *n_over);
+    void (*free)(struct tier *t);
+};
+
+static inline bool tier_put(struct tier *t, uint64_t key, uint32_t slot)
+{
+    return t->ops->put(t, key, slot);
+}
+
+static inline bool tier_get(struct tier *t, uint64_t key, uint32_t slot)
+{
+    return t->ops->get(t, key, slot);
+}
+
+static inline void tier_drop(struct tier *t, uint64_t key)
+{
+    t->ops->drop(t, key);
+}
+
+static inline bool tier_step(struct tier *t, struct tier_over *over, unsigned *n_over)
+{
+    return t->ops->step(t, over, n_over);
+}
+
+static inline void tier_free(struct tier *t)
+{
+    if (t)
+        t->ops->free(t);
+}
+
+/* Blobs of n_devices pieces: `bytes` of each, from slots + slot * stride of that device. At most
+ * n_blobs of them. NULL: no memory. */
+struct tier *tier_memory_new(uint8_t *const *slots, uint32_t n_devices, uint64_t bytes,
+                             uint64_t stride, uint32_t n_blobs);
+
+#endif
