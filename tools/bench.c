@@ -17,6 +17,7 @@ static const struct bench_row rows[] = {
     {"lookup.p99_busy", "ns", "lookup.p50", 20, 9, PAIRED(lookup_busy)},
     {"peek.hot", "ns", "index.hot", 1.5, 15, PAIRED(peek_hot)},
     {"ring.p50", "ns", "pingpong", 1.5, 15, PAIRED(ring_p50)},
+    {"snapshots.lookup", "ns", "snapshots.lookup.without", 2, 15, PAIRED(snapshots_lookup)},
     {"evict.runs", "us/block", NULL, 1, 15, evict_runs_begin, evict_value, NULL, evict_end},
     {"evict.single", "us/block", NULL, 3, 15, evict_single_begin, evict_value, NULL, evict_end},
     {"memory.runs", "bytes/block", NULL, 128, 1, memory_runs_begin, memory_value, NULL, memory_end},
@@ -99,8 +100,8 @@ static int bench_run(const struct tool *t, int n, char **arg)
 {
     int code = EXIT_GOOD, found = 0;
     if (n != 1)
-        return tool_fail(EXIT_USAGE, "takes one name: index, lookup, peek, ring, evict, memory, "
-                                     "idle, one row of these, or all.");
+        return tool_fail(EXIT_USAGE, "takes one name: index, lookup, peek, ring, snapshots, "
+                                     "evict, memory, idle, one row of these, or all.");
     if (t->given)
         return tool_fail(EXIT_USAGE, "starts daemons of its own; --socket means nothing here.");
     interrupt_catch();
@@ -124,8 +125,8 @@ static int bench_run(const struct tool *t, int n, char **arg)
     interrupt_raise();
     if (!found)
         return tool_fail(EXIT_USAGE,
-                         "there is no row '%s'; the names are index, lookup, peek, "
-                         "ring, evict, memory, idle, one row of these, or all.",
+                         "there is no row '%s'; the names are index, lookup, peek, ring, "
+                         "snapshots, evict, memory, idle, one row of these, or all.",
                          arg[0]);
     return code;
 }
@@ -134,7 +135,8 @@ const struct command bench_command = {
     "bench",
     "NAME",
     "measure this machine against the budgets",
-    "NAME is index, lookup, peek, ring, evict, memory or idle, one row of these, or all.\n"
+    "NAME is index, lookup, peek, ring, snapshots, evict, memory or idle, one row of these, or\n"
+    "all.\n"
     "A row is measured in pairs with its baseline, in turn; the pair of the median ratio counts.\n"
     "ratio = value / baseline must not exceed budget; an absolute row has the baseline 1. Daemons\n"
     "are its own. Exits 1 if a row is over its budget.",

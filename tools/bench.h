@@ -1,13 +1,14 @@
 /*
  * bench.h - rows of measurements (design section 11) and what they share.
  *
- *   bench.c          the table of rows; pairs, medians, output
- *   bench_index.c    an index in this process: index.*
- *   bench_evict.c    a full one: evict.*
- *   bench_memory.c   what a cached block costs: memory.*
- *   bench_rig.c      a private daemon on the other core, and the least that two cores can do
- *   bench_channel.c  its rows: ring, lookup, peek
- *   bench_idle.c     a private daemon with nothing to do: idle
+ *   bench.c            the table of rows; pairs, medians, output
+ *   bench_index.c      an index in this process: index.*
+ *   bench_evict.c      a full one: evict.*
+ *   bench_memory.c     what a cached block costs: memory.*
+ *   bench_rig.c        a private daemon on the other core, and the least that two cores can do
+ *   bench_channel.c    its rows: ring, lookup, peek
+ *   bench_snapshots.c  two of them, one with snapshots: snapshots
+ *   bench_idle.c       a private daemon with nothing to do: idle
  */
 #ifndef TOOLS_BENCH_H
 #define TOOLS_BENCH_H
@@ -31,10 +32,10 @@ struct bench_row {
 };
 
 /* begin, value, baseline, end of each row; named in the table of bench.c. */
-#define BENCH_ROW(name)                                                                           \
-    void *name##_begin(void);                                                                     \
-    double name##_value(void *);                                                                  \
-    double name##_baseline(void *);                                                               \
+#define BENCH_ROW(name)                                                                            \
+    void *name##_begin(void);                                                                      \
+    double name##_value(void *);                                                                   \
+    double name##_baseline(void *);                                                                \
     void name##_end(void *)
 BENCH_ROW(index_hot);
 BENCH_ROW(index_cold);
@@ -43,6 +44,7 @@ BENCH_ROW(lookup_p50);
 BENCH_ROW(lookup_busy);
 BENCH_ROW(peek_hot);
 BENCH_ROW(ring_p50);
+BENCH_ROW(snapshots_lookup);
 void *evict_runs_begin(void), *evict_single_begin(void);
 double evict_value(void *);
 void evict_end(void *);

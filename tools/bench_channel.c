@@ -20,7 +20,7 @@
 enum {
     PREFIX_BLOCKS = BENCH_PREFIX_TOKENS / BENCH_BLOCK_TOKENS,
     CALLS = 301,
-    BUSY_CALLS = 30000,
+    BUSY_CALLS = RIG_CALLS,
     BUSY_BATCH = 4, /* sequences on their way at once */
 };
 
@@ -34,7 +34,7 @@ struct ring_row {
 void *ring_p50_begin(void)
 {
     struct ring_row *row = calloc(1, sizeof *row);
-    if (row && (row->rig = rig_begin()) && raw_attach(&row->rig->tool, &row->raw))
+    if (row && (row->rig = rig_begin(NULL)) && raw_attach(&row->rig->tool, &row->raw))
         return row;
     if (row && row->rig)
         rig_end(row->rig);
@@ -83,42 +83,18 @@ struct lookup_row {
 void *lookup_p50_begin(void)
 {
     struct lookup_row *row = calloc(1, sizeof *row);
-    if (row && (row->hot = index_hot_begin()) && (row->rig = rig_begin()) && rig_attach(row->rig))
+    if (row && (row->hot = index_hot_begin()) && (row->rig = rig_begin(NULL)) &&
+        rig_attach(row->rig, BENCH_PREFIX_TOKENS))
         return row;
     if (row)
         lookup_p50_end(row);
     return NULL;
 }
 
-/* The time of a lookup, without that of the release after it; a quantile of n calls. */
-static double lookup_ns(struct rig *g, int n, unsigned per_mille)
-{
-    static uint64_t ns[BUSY_CALLS];
-    struct pfx_match m;
-    for (int i = -10; i < n; i++) { /* the first ones warm up */
-        uint64_t before = now_ns();
-        int rc = rig_lookup(g, &m);
-        uint64_t took = now_ns() - before;
-        if (rc >= 0 && m.n_blocks != PREFIX_BLOCKS) {
-            tool_fail(0, "the held prefix was found in part only.");
-            return -1;
-        }
-        if (rc >= 0)
-            rc = pfx_release(g->c, m.lease);
-        if (rc < 0) {
-            rig_fail(g->c, "lookup or release failed", rc);
-            return -1;
-        }
-        if (i >= 0)
-            ns[i] = took;
-    }
-    return (double)quantile(ns, (size_t)n, per_mille);
-}
-
 double lookup_p50_value(void *self)
 {
     struct lookup_row *row = self;
-    return lookup_ns(row->rig, CALLS, 500);
+    return rig_lookup_ns(row->rig, CALLS, 500);
 }
 
 double lookup_p50_baseline(void *self)
@@ -262,7 +238,7 @@ double lookup_busy_value(void *self)
     uint32_t before = shm_load_acquire(&row->busy->done);
     shm_store_release(&row->busy->run, 1u);
     usleep(2000);
-    double ns = lookup_ns(row->rig, BUSY_CALLS, 990);
+    double ns = rig_lookup_ns(row->rig, BUSY_CALLS, 990);
     shm_store_release(&row->busy->run, 0u);
     usleep(2000);
     if (shm_load_acquire(&row->busy->done) != before)
@@ -274,7 +250,7 @@ double lookup_busy_value(void *self)
 double lookup_busy_baseline(void *self)
 {
     struct lookup_row *row = self;
-    return lookup_ns(row->rig, CALLS, 500);
+    return rig_lookup_ns(row->rig, CALLS, 500);
 }
 
 void lookup_busy_end(void *self)

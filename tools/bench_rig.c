@@ -7,16 +7,15 @@
 #include <string.h>
 #include <sys/wait.h>
 
-enum {
-    PREFIX_BLOCKS = BENCH_PREFIX_TOKENS / BENCH_BLOCK_TOKENS,
-    SPIN_US = 1000000, /* so that neither side sleeps */
-};
+enum { SPIN_US = 1000000 /* so that neither side sleeps */ };
 
-struct rig *rig_begin(void)
+struct rig *rig_begin(const struct daemon_args *more)
 {
     struct daemon_args args = {.arg = {"--blocks", "65536", "--block-tokens", "16", "--block-bytes",
                                        "64", "--spin-us", "1000000"},
                                .n = 8};
+    for (unsigned i = 0; more && i + 1 < more->n; i += 2)
+        daemon_args_add(&args, more->arg[i], more->arg[i + 1]);
     struct rig *g = calloc(1, sizeof *g);
     if (!g)
         return NULL;
@@ -38,6 +37,7 @@ struct rig *rig_begin(void)
 
 void rig_end(struct rig *g)
 {
+    rig_resume_daemon(g); /* it is told that we go */
     pfx_close(g->c);
     private_daemon_stop(&g->daemon);
     sched_setaffinity(0, sizeof g->before, &g->before);
@@ -57,26 +57,53 @@ bool rig_fail(pfx *c, const char *what, int rc)
 int rig_lookup(const struct rig *g, struct pfx_match *m)
 {
     struct pfx_lookup_args args = {
-        .size = sizeof args, .tokens = g->tokens, .n_tokens = BENCH_PREFIX_TOKENS + 1};
+        .size = sizeof args, .tokens = g->tokens, .n_tokens = g->n_tokens + 1};
     m->size = sizeof *m;
     return pfx_lookup(g->c, &args, m);
 }
 
-static int cache_prefix(struct rig *g)
+double rig_lookup_ns(struct rig *g, int n, unsigned per_mille)
 {
-    uint32_t ids[PREFIX_BLOCKS];
+    static uint64_t ns[RIG_CALLS];
     struct pfx_match m;
-    struct pfx_insert_args args = {
-        .size = sizeof args, .tokens = g->tokens, .n_written = BENCH_PREFIX_TOKENS};
-    struct pfx_insert_result out = {.size = sizeof out};
-    int rc;
-    if ((rc = rig_lookup(g, &m)) < 0 || (rc = pfx_reserve(g->c, m.lease, PREFIX_BLOCKS, ids)) < 0 ||
-        (rc = pfx_insert(g->c, m.lease, &args, NULL, &out)) < 0)
-        return rc;
-    return pfx_release(g->c, m.lease);
+    for (int i = -10; i < n; i++) { /* the first ones warm up */
+        uint64_t before = now_ns();
+        int rc = rig_lookup(g, &m);
+        uint64_t took = now_ns() - before;
+        if (rc >= 0 && (m.matched_tokens != g->n_tokens || m.snapshot.depth != g->snapshot_depth ||
+                        m.snapshot.tier_depth != g->tier_depth)) {
+            tool_fail(0, "the held prefix was found otherwise than it is cached.");
+            return -1;
+        }
+        if (rc >= 0)
+            rc = pfx_release(g->c, m.lease);
+        if (rc < 0) {
+            rig_fail(g->c, "lookup or release failed", rc);
+            return -1;
+        }
+        if (i >= 0)
+            ns[i] = took;
+    }
+    return (double)quantile(ns, (size_t)n, per_mille);
 }
 
-bool rig_attach(struct rig *g)
+static int cache_prefix(struct rig *g)
+{
+    uint32_t n_blocks = g->n_tokens / BENCH_BLOCK_TOKENS, *ids = malloc(n_blocks * sizeof *ids);
+    struct pfx_match m;
+    struct pfx_insert_args args = {
+        .size = sizeof args, .tokens = g->tokens, .n_written = g->n_tokens};
+    struct pfx_insert_result out = {.size = sizeof out};
+    int rc = ids ? rig_lookup(g, &m) : PFX_EAGAIN;
+    if (rc >= 0)
+        rc = pfx_reserve(g->c, m.lease, n_blocks, ids);
+    if (rc >= 0)
+        rc = pfx_insert(g->c, m.lease, &args, NULL, &out);
+    free(ids);
+    return rc < 0 ? rc : pfx_release(g->c, m.lease);
+}
+
+bool rig_attach(struct rig *g, uint32_t n_tokens)
 {
     struct pfx_options options = {.size = sizeof options,
                                   .socket_path = g->tool.socket,
@@ -84,10 +111,11 @@ bool rig_attach(struct rig *g)
                                   .map_devices = PFX_MAP_NONE,
                                   .spin_us = SPIN_US};
     struct pfx_match m;
-    g->tokens = malloc((BENCH_PREFIX_TOKENS + 1) * sizeof *g->tokens);
+    g->n_tokens = n_tokens;
+    g->tokens = malloc((n_tokens + 1) * sizeof *g->tokens);
     if (!g->tokens)
         return false;
-    bench_fill_tokens(g->tokens, BENCH_PREFIX_TOKENS + 1, 7);
+    bench_fill_tokens(g->tokens, n_tokens + 1, 7);
     int rc = pfx_open(&options, &g->c);
     if (rc < 0)
         return rig_fail(NULL, "cannot attach", rc);
@@ -95,7 +123,7 @@ bool rig_attach(struct rig *g)
     if (rc < 0)
         return rig_fail(g->c, "the prefix could not be cached", rc);
     rc = rig_lookup(g, &m);
-    if (rc < 0 || m.n_blocks != PREFIX_BLOCKS)
+    if (rc < 0 || m.matched_tokens != n_tokens)
         return rig_fail(g->c, "the prefix was not found", rc);
     g->lease = m.lease;
     return true;

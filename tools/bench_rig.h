@@ -14,6 +14,7 @@ enum {
     RIG_TRIPS = 200,   /* in one timing: a trip is too short for the clock */
     RIG_BATCHES = 101, /* timings, of which the median counts */
     RIG_POOL_BLOCKS = 65536,
+    RIG_CALLS = 30000,
 };
 
 struct rig {
@@ -21,18 +22,24 @@ struct rig {
     struct tool tool;
     struct cores cores;
     cpu_set_t before;
-    pfx *c;           /* once attached */
-    uint32_t *tokens; /* the prefix, and one more */
-    uint64_t lease;   /* holds it, so that nobody evicts it */
+    pfx *c;                              /* once attached */
+    uint32_t *tokens;                    /* the prefix, and one more */
+    uint32_t n_tokens;                   /* of the prefix */
+    uint64_t lease;                      /* holds it, so that nobody evicts it */
+    uint32_t snapshot_depth, tier_depth; /* what a lookup of it must offer */
 };
 
-struct rig *rig_begin(void); /* NULL after a sentence */
+/* A daemon with these options besides (NULL: none). NULL after a sentence. */
+struct rig *rig_begin(const struct daemon_args *more);
 void rig_end(struct rig *g);
 
-/* Attach as a worker, and cache and hold a prefix of BENCH_PREFIX_TOKENS. */
-bool rig_attach(struct rig *g);
+/* Attach as a worker, and cache and hold a prefix of n tokens. */
+bool rig_attach(struct rig *g, uint32_t n_tokens);
 /* Look that prefix up; all of it may match. */
 int rig_lookup(const struct rig *g, struct pfx_match *m);
+/* The time of a lookup of it, without that of the release after it: a quantile of n calls, which
+ * are at most RIG_CALLS. Negative after a sentence: it failed, or found something else. */
+double rig_lookup_ns(struct rig *g, int n, unsigned per_mille);
 
 /* False, after a sentence about a failed call. */
 bool rig_fail(pfx *c, const char *what, int rc);

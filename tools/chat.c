@@ -55,7 +55,7 @@ static void next_turn(struct workload *w, struct conversation *c)
         if (t < c->turn)
             workload_segment(w, text + 2 * t + 1, c->answer[t]);
     }
-    workload_prompt(w);
+    workload_prompt(w, w->prompt[w->n_prompts].n_tokens);
     c->turn++;
 }
 

@@ -7,12 +7,28 @@ static json_t *describe(const struct lease_row *l)
 {
     char id[24];
     snprintf(id, sizeof id, "%016llx", (unsigned long long)l->lease);
-    return json_pack("{s:s,s:I,s:o,s:I,s:I,s:I,s:I,s:I,s:b,s:b}", "lease", id, "worker",
+    return json_pack("{s:s,s:I,s:o,s:I,s:I,s:I,s:I,s:I,s:b,s:b,s:I,s:I,s:I}", "lease", id, "worker",
                      (json_int_t)l->worker, "group", json_text(l->group, sizeof l->group), "space",
                      (json_int_t)l->space, "matched_blocks", (json_int_t)l->matched_blocks,
                      "held_blocks", (json_int_t)l->held_blocks, "table_blocks",
                      (json_int_t)l->table_blocks, "private_blocks", (json_int_t)l->private_blocks,
-                     "final", (int)(l->final != 0), "stale", (int)(l->stale != 0));
+                     "final", (int)(l->final != 0), "stale", (int)(l->stale != 0), "slots",
+                     (json_int_t)l->slots, "snapshot_depth", (json_int_t)l->snapshot_depth,
+                     "tier_depth", (json_int_t)l->tier_depth);
+}
+
+static void show(const struct lease_row *l)
+{
+    printf("%016llx %8llu %-20.64s %8llu %8u %8u %8u %8u", (unsigned long long)l->lease,
+           (unsigned long long)l->worker, l->group, (unsigned long long)l->space, l->matched_blocks,
+           l->held_blocks, l->table_blocks, l->private_blocks);
+    if (l->slots)
+        printf("  %u slot%s", l->slots, PLURAL(l->slots));
+    if (l->snapshot_depth)
+        printf("  snapshot at %u token%s", l->snapshot_depth, PLURAL(l->snapshot_depth));
+    if (l->tier_depth)
+        printf("  spilled one at %u token%s", l->tier_depth, PLURAL(l->tier_depth));
+    printf("%s%s\n", l->final ? "  final" : "", l->stale ? "  from before a flush" : "");
 }
 
 static int leases_run(const struct tool *t, int n, char **arg)
@@ -32,11 +48,7 @@ static int leases_run(const struct tool *t, int n, char **arg)
         if (t->json)
             json_array_append_new(list, describe(l));
         else
-            printf("%016llx %8llu %-20.64s %8llu %8u %8u %8u %8u%s%s\n",
-                   (unsigned long long)l->lease, (unsigned long long)l->worker, l->group,
-                   (unsigned long long)l->space, l->matched_blocks, l->held_blocks, l->table_blocks,
-                   l->private_blocks, l->final ? "  final" : "",
-                   l->stale ? "  from before a flush" : "");
+            show(l);
     }
     if (t->json)
         print_json(json_pack("{s:O}", "leases", list));
@@ -46,5 +58,10 @@ static int leases_run(const struct tool *t, int n, char **arg)
 }
 
 const struct command leases_command = {
-    "leases", "", "what is held: one line a lease, numbers in blocks", NULL, NULL, leases_run,
+    "leases",
+    "",
+    "what is held: one line a lease, numbers in blocks",
+    "Of snapshots: the slots it has reserved, and how deep the ones are that it was offered.",
+    NULL,
+    leases_run,
 };

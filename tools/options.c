@@ -55,6 +55,9 @@ static bool take(const struct option_row *row, char *dashed, const char *value)
     case OPTION_TEXT:
         *(const char **)row->to = value;
         return true;
+    case OPTION_MAYBE:
+        *(const char **)row->to = value ? value : "";
+        return true;
     case OPTION_NUMBER:
         if (parse_number(value, row->max, row->to))
             return true;
@@ -102,14 +105,13 @@ bool options_parse(const struct option_row *table, const struct option_row *comm
             tool_fail(0, "unknown option %s; see --help.", word);
             return false;
         }
-        const char *value = NULL;
-        if (row->value) {
-            value = equals ? equals + 1 : at[1];
-            if (!value) {
-                tool_fail(0, "%s needs a value: %s.", word, row->value);
-                return false;
-            }
-            at += equals ? 0 : 1;
+        const char *value = equals ? equals + 1 : NULL;
+        bool maybe = row->kind == OPTION_MAYBE;
+        if (row->value && !equals && at[1] && (!maybe || isdigit((unsigned char)at[1][0])))
+            value = *++at;
+        if (row->value && !value && !maybe) {
+            tool_fail(0, "%s needs a value: %s.", word, row->value);
+            return false;
         }
         if (equals)
             *equals = '\0';

@@ -23,7 +23,7 @@ enum { WORKERS_MAX = 256, PROGRESS_CELLS = 30 };
 
 static struct {
     bool private, pad_last;
-    const char *trace;
+    const char *trace, *snapshots; /* NULL: without, "": as many slots as there are */
     uint64_t workers, limit;
     struct daemon_args daemon;
 } opt = {.workers = 1, .limit = UINT64_MAX};
@@ -40,6 +40,9 @@ static const struct option_row options[] = {
     {"pad-last", NULL, OPTION_FLAG, &opt.pad_last, 0,
      "count a request's last, partial block of 512 tokens as a whole one,\n"
      "and let a whole prompt match"},
+    {"snapshots", "[N]", OPTION_MAYBE, &opt.snapshots, 0,
+     "as a hybrid model: restart from snapshots, file one at each prompt's\n"
+     "end and branch; N: slots of the private daemon (default: 256)"},
     {"private", NULL, OPTION_FLAG, &opt.private, 0,
      "start a daemon for this run; the options below are handed to it"},
     DAEMON("blocks", "N", "blocks of its pool (default: 65536)"),
@@ -50,7 +53,12 @@ static const struct option_row options[] = {
     DAEMON("device", "NAME", "where its pages live"),
     DAEMON("policy", "NAME", "who is evicted first"),
     DAEMON("index", "radix|none", "none: nothing is ever found"),
-    DAEMON("alpha", "X", "see prefixd --help, as for the rest"),
+    DAEMON("snapshot-bytes", "SIZE", "bytes of a slot on a device (default: 4K)"),
+    DAEMON("snapshot-swap", "SIZE", "memory for spilled snapshots (default: none)"),
+    DAEMON("spill-min-tokens", "N", "snapshots of fewer tokens are dropped, not spilled"),
+    DAEMON("alpha", "X",
+           "uses that a token of a snapshot's depth is worth\n"
+           "(see prefixd --help, as for the rest)"),
     DAEMON("numa", "N|local|any", "memory node of its pool"),
     DAEMON("huge-pages", NULL, "2 MiB pages"),
     DAEMON("spin-us", "N", "spin before sleeping"),
@@ -71,6 +79,24 @@ static void add_default(const char *name, const char *value)
         daemon_args_add(&opt.daemon, name, value);
 }
 
+/* What a private daemon is told that was not said. A configuration file decides for itself. */
+static void add_defaults(void)
+{
+    bool config = daemon_args_have(&opt.daemon, "--config");
+    if (!config) {
+        if (!daemon_args_have(&opt.daemon, "--bytes"))
+            add_default("--blocks", "65536");
+        add_default("--block-tokens", "16");
+        add_default("--block-bytes", "4K");
+    }
+    if (opt.snapshots && *opt.snapshots)
+        add_default("--snapshots", opt.snapshots);
+    else if (opt.snapshots && !config)
+        add_default("--snapshots", "256");
+    if (opt.snapshots && !config)
+        add_default("--snapshot-bytes", "4K");
+}
+
 static int check_options(const struct tool *t, int n, char **arg)
 {
     if (n != 0)
@@ -84,14 +110,13 @@ static int check_options(const struct tool *t, int n, char **arg)
         if (t->given)
             return tool_fail(EXIT_USAGE, "--private starts a daemon of its own, at a socket of its "
                                          "own; leave --socket or --private away.");
-        if (!daemon_args_have(&opt.daemon, "--config")) {
-            if (!daemon_args_have(&opt.daemon, "--bytes"))
-                add_default("--blocks", "65536");
-            add_default("--block-tokens", "16");
-            add_default("--block-bytes", "4K");
-        }
+        add_defaults();
         return EXIT_GOOD;
     }
+    if (opt.snapshots && *opt.snapshots)
+        return tool_fail(EXIT_USAGE,
+                         "--snapshots takes a number with --private only: the running daemon has "
+                         "its own slots.");
     for (unsigned i = 0; i < opt.daemon.n; i++)
         if (opt.daemon.arg[i][0] == '-' && strcmp(opt.daemon.arg[i], "--block-tokens") != 0)
             return tool_fail(EXIT_USAGE,
@@ -111,30 +136,68 @@ static uint64_t demanded_block_tokens(void)
     return n;
 }
 
-/* What is held before we begin is not ours to answer for. */
-static uint64_t held(pfx *c)
+/* What is held, or what was counted, before we begin is not ours to answer for. */
+struct levels {
+    uint64_t blocks, slots;
+    uint64_t recompute_tokens;
+};
+
+static bool read_levels(const struct daemon_index *di, struct levels *l)
 {
-    struct pfx_stats s = {.size = sizeof s};
-    if (pfx_stats(c, &s) < 0)
-        return 0;
-    return s.blocks_private + s.blocks_pinned + s.blocks_inflight + s.leases;
+    struct counters c;
+    if (!di->ready || !stats_copy(&di->view.header->stats, &c))
+        return false;
+    *l = (struct levels){
+        .blocks = c.blocks_private + c.blocks_pinned + c.blocks_inflight + c.leases,
+        .slots = di->view.header->n_slots - c.slots_free - c.snapshots,
+        .recompute_tokens = c.recompute_tokens,
+    };
+    return true;
 }
 
-static int check_daemon(const struct tool *t, uint32_t *block_tokens, uint64_t *held_before)
+/* Now; or, with `until`, once nothing more is held than then: the daemon gives back what a closed
+ * connection held when it sees the hang-up. Bounded. */
+static int levels_now(const struct tool *t, const struct levels *until, struct levels *now)
+{
+    struct daemon_index di;
+    int code = daemon_index_open(t, &di);
+    if (code != EXIT_GOOD)
+        return code;
+    bool good = read_levels(&di, now);
+    for (int tries = 0; good && until && tries < 1000; tries++) {
+        if (now->blocks <= until->blocks && now->slots <= until->slots)
+            break;
+        usleep(2000);
+        good = read_levels(&di, now);
+    }
+    if (!good)
+        code = tool_fail(EXIT_DAEMON, "the counters of daemon %d never stood still.", di.pid);
+    daemon_index_close(&di);
+    return code;
+}
+
+static int check_daemon(const struct tool *t, uint32_t *block_tokens)
 {
     int code = EXIT_GOOD;
     pfx *c = tool_attach(t, &code);
     if (!c)
         return code;
-    const struct pfx_layout *layout = &pfx_geometry(c)->layout;
+    const struct pfx_geometry *g = pfx_geometry(c);
+    const struct pfx_layout *layout = &g->layout;
     uint64_t wanted = demanded_block_tokens();
     *block_tokens = layout->block_tokens;
-    *held_before = held(c);
     if (wanted && wanted != *block_tokens)
         code = tool_fail(EXIT_USAGE, "the daemon at %s has blocks of %u tokens, not %llu.",
                          t->socket, *block_tokens, (unsigned long long)wanted);
-    else if (layout->block_bytes == 0)
-        code = tool_fail(EXIT_DAEMON, "the daemon at %s holds states only, no blocks to replay.",
+    else if (layout->block_bytes == 0 && !opt.snapshots)
+        code = tool_fail(EXIT_DAEMON,
+                         "the daemon at %s holds states only, no blocks to replay; "
+                         "add --snapshots.",
+                         t->socket);
+    else if (opt.snapshots && g->n_slots == 0)
+        code = tool_fail(EXIT_DAEMON,
+                         "the daemon at %s has no slots for snapshots; it takes them with "
+                         "--snapshots and --snapshot-bytes.",
                          t->socket);
     else if (opt.trace && (*block_tokens > TRACE_BLOCK || TRACE_BLOCK % *block_tokens))
         code = tool_fail(EXIT_USAGE,
@@ -263,6 +326,9 @@ struct sum {
     uint64_t p50, p99, max;
     double seconds, ratio;
     size_t requests;
+    /* --snapshots */
+    uint64_t prompt_tokens, skipped, recompute_tokens;
+    uint64_t restarts, saves, corrupt_states, leaked_slots;
 };
 
 static bool add_up(const struct replay *r, uint64_t begin_ns, struct sum *s)
@@ -279,6 +345,11 @@ static bool add_up(const struct replay *r, uint64_t begin_ns, struct sum *s)
         s->disk += o->disk;
         s->verified += o->verified;
         s->corrupt += o->corrupt;
+        s->prompt_tokens += r->work->prompt[i].n_tokens;
+        s->skipped += o->restart;
+        s->restarts += o->restart != 0;
+        s->saves += o->saves;
+        s->corrupt_states += o->corrupt_state;
         ns[i] = o->lookup_ns;
     }
     for (unsigned i = 0; i < r->n_workers; i++)
@@ -292,33 +363,57 @@ static bool add_up(const struct replay *r, uint64_t begin_ns, struct sum *s)
     return true;
 }
 
-/* The daemon gives back what a closed connection held when it sees the hang-up: allow it that. */
-static int count_leaked(const struct tool *t, uint64_t held_before, uint64_t *leaked)
+static int count_leaked(const struct tool *t, const struct levels *before, struct sum *s)
 {
-    int code = EXIT_GOOD;
-    pfx *c = tool_attach(t, &code);
-    if (!c)
+    struct levels now;
+    int code = levels_now(t, before, &now);
+    if (code != EXIT_GOOD)
         return code;
-    uint64_t now = held(c);
-    for (int tries = 0; now > held_before && tries < 1000; tries++) {
-        usleep(2000);
-        now = held(c);
-    }
-    *leaked = now > held_before ? now - held_before : 0;
-    pfx_close(c);
-    return code;
+    s->leaked = now.blocks > before->blocks ? now.blocks - before->blocks : 0;
+    s->leaked_slots = now.slots > before->slots ? now.slots - before->slots : 0;
+    s->recompute_tokens = now.recompute_tokens - before->recompute_tokens;
+    return EXIT_GOOD;
+}
+
+static double state_ratio(const struct sum *s)
+{
+    return s->prompt_tokens ? (double)s->skipped / (double)s->prompt_tokens : 0;
 }
 
 static void report_json(const struct sum *s)
 {
-    print_json(json_pack("{s:I,s:I,s:I,s:I,s:f,s:I,s:I,s:I,s:f,s:{s:I,s:I,s:I}}", "requests",
-                         (json_int_t)s->requests, "blocks_requested", (json_int_t)s->requested,
-                         "blocks_hit", (json_int_t)s->hit, "disk_hits", (json_int_t)s->disk,
-                         "hit_ratio", s->ratio, "verified_blocks", (json_int_t)s->verified,
-                         "corrupt_blocks", (json_int_t)s->corrupt, "leaked_blocks",
-                         (json_int_t)s->leaked, "requests_per_s", (double)s->requests / s->seconds,
-                         "lookup_ns", "p50", (json_int_t)s->p50, "p99", (json_int_t)s->p99, "max",
-                         (json_int_t)s->max));
+    json_t *o =
+        json_pack("{s:I,s:I,s:I,s:I,s:f,s:I,s:I,s:I,s:f,s:{s:I,s:I,s:I}}", "requests",
+                  (json_int_t)s->requests, "blocks_requested", (json_int_t)s->requested,
+                  "blocks_hit", (json_int_t)s->hit, "disk_hits", (json_int_t)s->disk, "hit_ratio",
+                  s->ratio, "verified_blocks", (json_int_t)s->verified, "corrupt_blocks",
+                  (json_int_t)s->corrupt, "leaked_blocks", (json_int_t)s->leaked, "requests_per_s",
+                  (double)s->requests / s->seconds, "lookup_ns", "p50", (json_int_t)s->p50, "p99",
+                  (json_int_t)s->p99, "max", (json_int_t)s->max);
+    if (opt.snapshots)
+        json_object_update_new(
+            o, json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:f}", "snapshot_hits",
+                         (json_int_t)s->restarts, "snapshot_saves", (json_int_t)s->saves,
+                         "snapshots_verified", (json_int_t)s->restarts, "snapshots_corrupt",
+                         (json_int_t)s->corrupt_states, "leaked_slots", (json_int_t)s->leaked_slots,
+                         "recomputed_tokens", (json_int_t)(s->prompt_tokens - s->skipped),
+                         "recompute_tokens", (json_int_t)s->recompute_tokens, "prompt_tokens",
+                         (json_int_t)s->prompt_tokens, "state_hit_ratio", state_ratio(s)));
+    print_json(o);
+}
+
+static void report_states(const struct sum *s)
+{
+    printf("%llu of %zu requests restarted from a snapshot: %llu of %llu tokens skipped (%.4f), "
+           "%llu recomputed\n",
+           (unsigned long long)s->restarts, s->requests, (unsigned long long)s->skipped,
+           (unsigned long long)s->prompt_tokens, state_ratio(s),
+           (unsigned long long)(s->prompt_tokens - s->skipped));
+    printf("%llu of these had keys and values in the cache, but no state\n",
+           (unsigned long long)s->recompute_tokens);
+    printf("%llu snapshots saved; %llu read back and compared: %llu corrupt; %llu slots leaked\n",
+           (unsigned long long)s->saves, (unsigned long long)s->restarts,
+           (unsigned long long)s->corrupt_states, (unsigned long long)s->leaked_slots);
 }
 
 static void report(const struct sum *s, uint32_t block_tokens)
@@ -334,13 +429,15 @@ static void report(const struct sum *s, uint32_t block_tokens)
     printf("%llu blocks read back and compared: %llu corrupt; %llu leaked\n",
            (unsigned long long)s->verified, (unsigned long long)s->corrupt,
            (unsigned long long)s->leaked);
+    if (opt.snapshots)
+        report_states(s);
     printf("lookup: half within %.1f us, 99 %% within %.1f us, the slowest %.1f us\n",
            (double)s->p50 / 1e3, (double)s->p99 / 1e3, (double)s->max / 1e3);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------ */
 
-static int run_workers(struct replay *r, uint32_t block_tokens, uint64_t held_before)
+static int run_workers(struct replay *r, uint32_t block_tokens, const struct levels *before)
 {
     r->outcome = share(r->work->n_prompts * sizeof *r->outcome);
     r->words = share(r->n_workers * sizeof *r->words);
@@ -356,25 +453,31 @@ static int run_workers(struct replay *r, uint32_t block_tokens, uint64_t held_be
     struct sum sum = {0};
     if (!add_up(r, begin_ns, &sum))
         return tool_fail(EXIT_DAEMON, "out of memory.");
-    int code = count_leaked(r->tool, held_before, &sum.leaked);
+    int code = count_leaked(r->tool, before, &sum);
     if (code != EXIT_GOOD)
         return code;
     if (r->tool->json)
         report_json(&sum);
     else
         report(&sum, block_tokens);
-    return sum.corrupt || sum.leaked ? EXIT_FINDING : EXIT_GOOD;
+    bool bad = sum.corrupt || sum.leaked || sum.corrupt_states || sum.leaked_slots;
+    return bad ? EXIT_FINDING : EXIT_GOOD;
 }
 
 static int run_against(const struct tool *t, const struct workload *work)
 {
-    struct replay r = {
-        .tool = t, .work = work, .whole_match = opt.pad_last, .n_workers = (unsigned)opt.workers};
+    struct replay r = {.tool = t,
+                       .work = work,
+                       .whole_match = opt.pad_last,
+                       .snapshots = opt.snapshots != NULL,
+                       .n_workers = (unsigned)opt.workers};
     uint32_t block_tokens = 0;
-    uint64_t held_before = 0;
-    int code = check_daemon(t, &block_tokens, &held_before);
+    struct levels before;
+    int code = check_daemon(t, &block_tokens);
     if (code == EXIT_GOOD)
-        code = run_workers(&r, block_tokens, held_before);
+        code = levels_now(t, NULL, &before);
+    if (code == EXIT_GOOD)
+        code = run_workers(&r, block_tokens, &before);
     if (r.outcome)
         munmap(r.outcome, work->n_prompts * sizeof *r.outcome);
     if (r.words)
@@ -420,7 +523,10 @@ const struct command replay_command = {
     "replay a trace through worker processes and verify every hit byte for byte",
     "A trace line has timestamp, input_length, output_length and hash_ids, one id for every 512\n"
     "tokens of the prompt. Blocks are counted in the daemon's size; a block that is not full does\n"
-    "not count, unless --pad-last. Exits 1 if a page was wrong or something leaked.",
+    "not count, unless --pad-last. Exits 1 if a page or snapshot was wrong or something leaked.\n"
+    "--snapshots: a prompt skips only what a snapshot covers; state_hit_ratio counts that.\n"
+    "recomputed_tokens are the rest of all prompts, recompute_tokens those of the rest whose keys\n"
+    "and values were cached, but not the state behind them.",
     options,
     replay_run,
 };

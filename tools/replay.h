@@ -4,6 +4,7 @@
  *   trace.c          requests of a file in the open trace format
  *   chat.c           the built-in workload
  *   replay_worker.c  one request: lookup, compare, reserve, fill, insert, release
+ *   replay_state.c   with --snapshots: restore and save as a hybrid model does
  *   replay.c         options, processes, the sum
  */
 #ifndef TOOLS_REPLAY_H
@@ -22,6 +23,7 @@ struct prompt {
     size_t first; /* of workload.segment */
     uint32_t n_segments;
     uint32_t n_tokens;
+    uint32_t stem; /* tokens that a later prompt may go on from: all but a trace's partial block */
 };
 
 struct workload {
@@ -36,7 +38,7 @@ enum { TRACE_BLOCK = 512 /* tokens behind one hash id */ };
 
 /* Add to the next prompt; it is complete. */
 void workload_segment(struct workload *w, uint64_t seed, uint32_t n_tokens);
-void workload_prompt(struct workload *w);
+void workload_prompt(struct workload *w, uint32_t stem);
 void workload_free(struct workload *w);
 
 /* pad_last: a request's last, partial block counts as a whole one. An exit code. */
@@ -48,6 +50,9 @@ struct outcome {
     uint32_t done;
     uint32_t requested, hit, disk; /* blocks */
     uint32_t verified, corrupt;
+    uint32_t restart; /* --snapshots: where the state was taken up, in tokens; 0: nowhere */
+    uint32_t saves;   /* snapshots filed */
+    bool corrupt_state;
     uint64_t lookup_ns;
 };
 
@@ -61,6 +66,7 @@ struct replay {
     const struct tool *tool;
     const struct workload *work;
     bool whole_match; /* the whole prompt may match, not all but one token */
+    bool snapshots;
     unsigned n_workers;
     struct outcome *outcome;    /* shared, one a prompt */
     struct worker_words *words; /* shared, one a worker */
@@ -69,5 +75,29 @@ struct replay {
 
 /* The life of worker number `me`; the exit code of its process. */
 int replay_worker(const struct replay *r, unsigned me);
+
+/* ---- a worker process ------------------------------------------------------------------ */
+
+struct worker {
+    const struct replay *r;
+    pfx *c;
+    const struct pfx_geometry *g;
+    struct pfx_pool_view device[DEVICES_MAX];
+    uint32_t *tokens; /* of the prompt at hand */
+    uint64_t *key;    /* of its blocks */
+    uint32_t n_tokens, n_blocks, stem;
+    uint32_t *reserved;
+};
+
+/* Write the bytes that follow from a key to one page or slot, or compare them. */
+void worker_fill(void *to, size_t bytes, uint64_t key);
+bool worker_holds(const void *from, size_t bytes, uint64_t key);
+
+/* Take up the state that the match offers: read it back, compare it, and let go of it. 0 or an
+ * error of pfx_snapshot_drop. */
+int state_restore(struct worker *w, const struct pfx_match *m, struct outcome *o);
+/* File what a hybrid model would, once the first n_cached blocks of the prompt are cached. 0 or an
+ * error. */
+int state_save(struct worker *w, const struct pfx_match *m, uint32_t n_cached, struct outcome *o);
 
 #endif

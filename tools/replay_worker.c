@@ -15,6 +15,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define XXH_INLINE_ALL
@@ -23,17 +24,6 @@
 enum {
     RESERVE_TRIES = 200, /* others hold the room: wait so many milliseconds */
     TIMEOUT_MS = 60 * 1000,
-};
-
-struct worker {
-    const struct replay *r;
-    pfx *c;
-    const struct pfx_geometry *g;
-    struct pfx_pool_view device[DEVICES_MAX];
-    uint32_t *tokens; /* of the prompt at hand */
-    uint64_t *key;    /* of its blocks */
-    uint32_t n_tokens, n_blocks;
-    uint32_t *reserved;
 };
 
 static int fail(const struct worker *w, const char *what, int rc)
@@ -53,6 +43,7 @@ static void expand(struct worker *w, const struct prompt *p)
 
     uint32_t bt = w->g->layout.block_tokens;
     uint64_t key = 0;
+    w->stem = p->stem;
     w->n_blocks = w->n_tokens / bt;
     for (uint32_t b = 0; b < w->n_blocks; b++) {
         key = XXH3_64bits_withSeed(w->tokens + (size_t)b * bt, (size_t)bt * sizeof *w->tokens, key);
@@ -60,40 +51,55 @@ static void expand(struct worker *w, const struct prompt *p)
     }
 }
 
-static uint64_t *page(const struct worker *w, uint32_t device, uint32_t block)
+void worker_fill(void *to, size_t bytes, uint64_t key)
 {
-    const struct pfx_pool_view *v = &w->device[device];
-    return (uint64_t *)(void *)((char *)v->blocks + block * v->block_stride);
+    uint64_t *at = to, last = random_word(key, bytes / sizeof *at);
+    for (size_t i = 0; i < bytes / sizeof *at; i++)
+        at[i] = random_word(key, i);
+    memcpy((char *)to + bytes - bytes % sizeof *at, &last, bytes % sizeof *at);
 }
 
+bool worker_holds(const void *from, size_t bytes, uint64_t key)
+{
+    const uint64_t *at = from;
+    uint64_t differs = 0, last = random_word(key, bytes / sizeof *at);
+    for (size_t i = 0; i < bytes / sizeof *at; i++)
+        differs |= at[i] ^ random_word(key, i);
+    return differs == 0 &&
+           memcmp((const char *)from + bytes - bytes % sizeof *at, &last, bytes % sizeof *at) == 0;
+}
+
+static void *page(const struct worker *w, uint32_t device, uint32_t block)
+{
+    const struct pfx_pool_view *v = &w->device[device];
+    return (char *)v->blocks + block * v->block_stride;
+}
+
+/* A pool of states only has blocks without bytes, and no pages. */
 static void fill(const struct worker *w, uint32_t block, uint64_t key)
 {
-    size_t words = w->g->layout.block_bytes / sizeof(uint64_t);
-    for (uint32_t d = 0; d < w->g->layout.n_devices; d++) {
-        uint64_t *to = page(w, d, block);
-        for (size_t i = 0; i < words; i++)
-            to[i] = random_word(key + d, i);
-    }
+    size_t bytes = w->g->layout.block_bytes;
+    for (uint32_t d = 0; bytes && d < w->g->layout.n_devices; d++)
+        worker_fill(page(w, d, block), bytes, key + d);
 }
 
 static bool holds(const struct worker *w, uint32_t block, uint64_t key)
 {
-    size_t words = w->g->layout.block_bytes / sizeof(uint64_t);
-    uint64_t differs = 0;
-    for (uint32_t d = 0; d < w->g->layout.n_devices; d++) {
-        const uint64_t *from = page(w, d, block);
-        for (size_t i = 0; i < words; i++)
-            differs |= from[i] ^ random_word(key + d, i);
-    }
-    return differs == 0;
+    size_t bytes = w->g->layout.block_bytes;
+    bool good = true;
+    for (uint32_t d = 0; bytes && d < w->g->layout.n_devices; d++)
+        good &= worker_holds(page(w, d, block), bytes, key + d);
+    return good;
 }
 
 /* ---- one request -------------------------------------------------------------------------- */
 
-/* Bring blocks that are on disk only; where there is no room, go on with those before them. */
+/* Bring blocks that are on disk only, and a spilled snapshot that lies deeper than the resident
+ * one; where there is no room, go on with what is here. */
 static int fetch(struct worker *w, struct pfx_match *m, struct outcome *o)
 {
-    if (m->n_resident == m->n_blocks)
+    bool state = w->r->snapshots && m->snapshot.tier_depth > m->snapshot.depth;
+    if (m->n_resident == m->n_blocks && !state)
         return 0;
     o->disk = m->n_blocks - m->n_resident;
     int rc = pfx_fetch(w->c, m->lease, m);
@@ -131,13 +137,14 @@ static int reserve(struct worker *w, uint64_t lease, uint32_t n)
     return 0;
 }
 
-/* 0, or an error. PFX_ESTALE: somebody flushed the space meanwhile, only release is left. */
+/* Blocks of the prompt that are cached then, or an error. PFX_ESTALE: somebody flushed the space
+ * meanwhile, only release is left. */
 static int publish(struct worker *w, const struct pfx_match *m)
 {
     uint32_t want = w->n_blocks < w->g->n_blocks ? w->n_blocks : w->g->n_blocks;
     int got = want > m->n_blocks ? reserve(w, m->lease, want - m->n_blocks) : 0;
     if (got <= 0)
-        return got;
+        return got < 0 ? got : (int)m->n_blocks;
     for (int i = 0; i < got; i++)
         fill(w, w->reserved[i], w->key[m->n_blocks + (uint32_t)i]);
     struct pfx_insert_args args = {.size = sizeof args,
@@ -145,7 +152,17 @@ static int publish(struct worker *w, const struct pfx_match *m)
                                    .n_written = (size_t)(m->n_blocks + (uint32_t)got) *
                                                 w->g->layout.block_tokens};
     struct pfx_insert_result result = {.size = sizeof result};
-    return pfx_insert(w->c, m->lease, &args, NULL, &result);
+    int rc = pfx_insert(w->c, m->lease, &args, NULL, &result);
+    return rc < 0 ? rc : (int)result.cached_blocks;
+}
+
+static int compute(struct worker *w, const struct pfx_match *m, struct outcome *o)
+{
+    int rc = 0;
+    if (w->r->snapshots && (rc = state_restore(w, m, o)) < 0)
+        return rc;
+    rc = publish(w, m);
+    return rc < 0 || !w->r->snapshots ? rc : state_save(w, m, (uint32_t)rc, o);
 }
 
 static int serve(struct worker *w, const struct prompt *p, struct outcome *o)
@@ -168,7 +185,7 @@ static int serve(struct worker *w, const struct prompt *p, struct outcome *o)
     o->requested = w->n_blocks;
     o->hit = m.n_blocks;
     compare(w, &m, o);
-    rc = publish(w, &m);
+    rc = compute(w, &m, o);
     if (rc < 0 && rc != PFX_ESTALE)
         return fail(w, "reserve or insert failed", rc);
     rc = pfx_release(w->c, m.lease);

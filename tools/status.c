@@ -33,6 +33,7 @@ static json_t *describe(const struct daemon_index *di, const struct counters *co
     add(o, "n_blocks", di->view.params.n_blocks);
     add(o, "n_disk_blocks", di->view.params.n_disk);
     add(o, "n_slots", h->n_slots);
+    add(o, "n_tier", h->n_tier);
     add(o, "block_tokens", di->view.params.block_tokens);
     add(o, "block_bytes", h->block_bytes);
     add(o, "snapshot_bytes", h->snapshot_bytes);
@@ -40,8 +41,23 @@ static json_t *describe(const struct daemon_index *di, const struct counters *co
     json_object_set_new(o, "model_digest", json_string(digest));
 #define ADD_COUNTER(name, kind) add(o, #name, counters->name);
     COUNTERS(ADD_COUNTER)
+    DETAILS(ADD_COUNTER)
 #undef ADD_COUNTER
     return o;
+}
+
+static void show_snapshots(const struct index_header *h, const struct counters *c)
+{
+    typedef unsigned long long ull;
+    printf("snapshots     %llu resident in %u slot%s of %llu bytes (%llu free, %llu reserved)",
+           (ull)c->snapshots, h->n_slots, PLURAL(h->n_slots), (ull)h->snapshot_bytes,
+           (ull)c->slots_free, (ull)c->slots_private);
+    if (h->n_tier)
+        printf(", %llu spilled, at most %u", (ull)c->snapshots_tiered, h->n_tier);
+    if (c->recompute_tokens)
+        printf("\nno state      for %llu of %llu tokens matched", (ull)c->recompute_tokens,
+               (ull)c->hit_tokens);
+    putchar('\n');
 }
 
 static void show(const struct tool *t, const struct daemon_index *di, const struct counters *c)
@@ -53,12 +69,15 @@ static void show(const struct tool *t, const struct daemon_index *di, const stru
            di->view.params.n_blocks, PLURAL(di->view.params.n_blocks), di->view.params.block_tokens,
            PLURAL(di->view.params.block_tokens), (unsigned long long)h->block_bytes, h->n_devices,
            PLURAL(h->n_devices));
+    if (h->n_slots)
+        show_snapshots(h, c);
     if (c->lookup_tokens)
         printf("hit ratio     %.4f of the tokens looked up\n",
                (double)c->hit_tokens / (double)c->lookup_tokens);
     putchar('\n');
 #define SHOW_COUNTER(name, kind) printf("%-20s %llu\n", #name, (unsigned long long)c->name);
     COUNTERS(SHOW_COUNTER)
+    DETAILS(SHOW_COUNTER)
 #undef SHOW_COUNTER
 }
 

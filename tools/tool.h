@@ -36,6 +36,7 @@ enum option_kind {
     OPTION_FLAG,   /* to: bool                                                         */
     OPTION_TEXT,   /* to: const char *                                                 */
     OPTION_NUMBER, /* to: uint64_t, at most `max`                                      */
+    OPTION_MAYBE,  /* to: const char *, a number that may be left out: then it is ""   */
     OPTION_DAEMON, /* handed on to a private daemon: collected in a struct daemon_args */
 };
 

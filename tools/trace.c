@@ -42,9 +42,10 @@ void workload_segment(struct workload *w, uint64_t seed, uint32_t n_tokens)
     p->n_tokens += n_tokens;
 }
 
-void workload_prompt(struct workload *w)
+void workload_prompt(struct workload *w, uint32_t stem)
 {
     struct prompt *p = next_prompt(w);
+    p->stem = stem;
     if (p->n_tokens > w->longest)
         w->longest = p->n_tokens;
     w->n_prompts++;
@@ -98,7 +99,7 @@ static bool take_request(struct workload *w, const json_t *o, bool pad_last,
         workload_segment(w, (uint64_t)json_integer_value(id),
                          pad_last || left > TRACE_BLOCK ? TRACE_BLOCK : left);
     }
-    workload_prompt(w);
+    workload_prompt(w, (uint32_t)tokens / TRACE_BLOCK * TRACE_BLOCK);
     return true;
 }
 

@@ -4,8 +4,9 @@
  * The daemon may change the tree meanwhile, or stand still in the middle of a change. So this is a
  * reader like any worker (shm/index_read.c): a node is copied out and counts if its version did not
  * move; the children of a node are collected from its treap and count if they name it as their
- * parent. A node that never stands still is shown as `changing`. Every loop is bounded, and the
- * whole walk visits at most as many nodes as the index can hold.
+ * parent; its snapshots count under its version, like its run. A node that never stands still is
+ * shown as `changing`. Every loop is bounded, and the whole walk visits at most as many nodes as
+ * the index can hold.
  *
  * The path from a root may be thousands of nodes deep: the walk keeps its own stack and prints as
  * it goes, so neither it nor its JSON lives in memory whole.
@@ -69,30 +70,37 @@ static void push_id(struct ids *ids, uint32_t id)
     ids->id[ids->n++] = id;
 }
 
+/* A snapshot as it hangs on a node, and the tokens after its last whole block. */
+struct mark {
+    struct index_snapshot entry;
+    uint32_t *residue; /* owned; NULL: not wanted */
+};
+
+struct marks {
+    struct mark *mark;
+    uint32_t n, room;
+};
+
+static void marks_clear(struct marks *m)
+{
+    while (m->n)
+        free(m->mark[--m->n].residue);
+}
+
+static void marks_free(struct marks *m)
+{
+    marks_clear(m);
+    free(m->mark);
+}
+
 /* ---- reading -------------------------------------------------------------------------- */
 
-/* Copy a node, and the tokens of its run if wanted, as one state. False: it never stood still. */
-static bool read_node(const struct index_view *v, uint32_t id, struct index_node *node,
-                      uint32_t *tokens)
+static void copy_words(void *to, const void *shared, size_t bytes)
 {
-    const struct index_node *shared = index_node_at(v, id);
-    for (int tries = 0; tries < TRIES; tries++) {
-        uint64_t word[sizeof *node / 8];
-        uint32_t version = shm_load_acquire(&shared->version); /* VERSION */
-        for (size_t i = 0; i < sizeof word / sizeof word[0]; i++)
-            word[i] = shm_load((const uint64_t *)(const void *)shared + i);
-        memcpy(node, word, sizeof *node);
-        bool possible = node->n_blocks <= NODE_BLOCKS && node->extent <= v->plan.n_units &&
-                        node->n_blocks <= v->plan.n_units - node->extent;
-        if (tokens && possible)
-            tokens_copy(tokens, index_tokens_at(v, node->extent),
-                        (size_t)node->n_blocks * v->params.block_tokens);
-        shm_read_fence();
-        if (possible && !(version & 1) && shm_load(&shared->version) == version)
-            return true;
-        cpu_relax();
+    for (size_t at = 0; at < bytes; at += 8) {
+        uint64_t word = shm_load((const uint64_t *)(const void *)((const char *)shared + at));
+        memcpy((char *)to + at, &word, sizeof word);
     }
-    return false;
 }
 
 static bool valid(const struct index_view *v, uint32_t id)
@@ -100,38 +108,107 @@ static bool valid(const struct index_view *v, uint32_t id)
     return id != 0 && id < v->plan.max_nodes;
 }
 
+/* Children and snapshots are treaps of the same make: ids from 1 to `most`, and two links. */
+typedef const uint32_t *links_at(const struct index_view *v, uint32_t id); /* left, right */
+
+static const uint32_t *node_links(const struct index_view *v, uint32_t id)
+{
+    return &index_node_at(v, id)->left;
+}
+
+static const uint32_t *snapshot_links(const struct index_view *v, uint32_t id)
+{
+    return &index_snapshot_at(v, id)->left;
+}
+
+static_assert(offsetof(struct index_node, right) == offsetof(struct index_node, left) + 4 &&
+                  offsetof(struct index_snapshot, right) ==
+                      offsetof(struct index_snapshot, left) + 4,
+              "the right link follows the left one");
+
 /* The treap below `root` in order. `steps` bounds a walk through links that move. */
-static void treap_ids(const struct index_view *v, uint32_t root, struct ids *out)
+static void treap_ids(const struct index_view *v, uint32_t root, uint32_t most, links_at *links,
+                      struct ids *out)
 {
     struct ids spine = {0};
     uint64_t steps = 0;
     uint32_t id = root;
-    while ((valid(v, id) || spine.n) && steps++ <= 2ull * v->plan.max_nodes) {
-        if (valid(v, id) && spine.n < v->plan.max_nodes) {
+    out->n = 0;
+    while (((id != 0 && id <= most) || spine.n) && steps++ <= 2ull * most + 2) {
+        if (id != 0 && id <= most && spine.n < most) {
             push_id(&spine, id);
-            id = shm_load(&index_node_at(v, id)->left);
+            id = shm_load(links(v, id));
         } else {
             id = spine.id[--spine.n];
             push_id(out, id);
-            id = shm_load(&index_node_at(v, id)->right);
+            id = shm_load(links(v, id) + 1);
         }
     }
     free(spine.id);
 }
 
+static void push_mark(const struct index_view *v, uint32_t id, struct marks *out)
+{
+    struct mark m = {0};
+    copy_words(&m.entry, index_snapshot_at(v, id), sizeof m.entry);
+    if (opt.tokens) {
+        size_t n = v->params.block_tokens;
+        m.residue = malloc(n * sizeof *m.residue);
+        if (m.residue)
+            tokens_copy(m.residue, index_residue_at(v, id), n);
+    }
+    out->mark = grow(out->mark, out->n, &out->room, sizeof *out->mark);
+    out->mark[out->n++] = m;
+}
+
+static void collect_marks(const struct index_view *v, uint32_t root, struct marks *out)
+{
+    struct ids ids = {0};
+    marks_clear(out);
+    treap_ids(v, root, v->params.max_snapshots, snapshot_links, &ids);
+    for (uint32_t i = 0; i < ids.n; i++)
+        push_mark(v, ids.id[i], out);
+    free(ids.id);
+}
+
+/* Copy a node, and if wanted the tokens of its run and its snapshots, as one state. False: it never
+ * stood still. */
+static bool read_node(const struct index_view *v, uint32_t id, struct index_node *node,
+                      uint32_t *tokens, struct marks *marks)
+{
+    const struct index_node *shared = index_node_at(v, id);
+    for (int tries = 0; tries < TRIES; tries++) {
+        uint32_t version = shm_load_acquire(&shared->version); /* VERSION */
+        copy_words(node, shared, sizeof *node);
+        bool possible = !(version & 1) && node->n_blocks <= NODE_BLOCKS &&
+                        node->extent <= v->plan.n_units &&
+                        node->n_blocks <= v->plan.n_units - node->extent;
+        if (tokens && possible)
+            tokens_copy(tokens, index_tokens_at(v, node->extent),
+                        (size_t)node->n_blocks * v->params.block_tokens);
+        if (marks && possible)
+            collect_marks(v, node->snapshots, marks);
+        shm_read_fence();
+        if (possible && shm_load(&shared->version) == version)
+            return true;
+        cpu_relax();
+    }
+    if (marks)
+        marks_clear(marks);
+    return false;
+}
+
 /* The children of a node that read_node has copied. */
-static struct ids read_children(const struct index_view *v, uint32_t id, struct index_node *node)
+static struct ids read_children(const struct index_view *v, uint32_t id, struct index_node node)
 {
     struct ids out = {0};
+    uint64_t identity = node.identity;
     for (int tries = 0; tries < TRIES; tries++) {
-        out.n = 0;
-        treap_ids(v, node->children, &out);
+        treap_ids(v, node.children, v->plan.max_nodes - 1, node_links, &out);
         shm_read_fence();
-        uint32_t version = node->version;
-        if (shm_load(&index_node_at(v, id)->version) == version)
+        if (shm_load(&index_node_at(v, id)->version) == node.version)
             break;
-        uint64_t identity = node->identity;
-        if (!read_node(v, id, node, NULL) || node->identity != identity) {
+        if (!read_node(v, id, &node, NULL, NULL) || node.identity != identity) {
             out.n = 0; /* it has become another node */
             break;
         }
@@ -141,14 +218,60 @@ static struct ids read_children(const struct index_view *v, uint32_t id, struct 
 
 /* ---- printing ------------------------------------------------------------------------- */
 
-static void print_tokens(const struct walk *w, const struct index_node *node,
-                         const uint32_t *tokens)
+static void print_tokens(const struct walk *w, const char *name, const uint32_t *tokens, size_t n)
 {
-    size_t n =
-        node->n_partial ? node->n_partial : (size_t)node->n_blocks * w->view->params.block_tokens;
-    printf(w->json ? ",\"tokens\":[" : "  tokens");
+    printf(w->json ? ",\"%s\":[" : "  %s", name);
     for (size_t i = 0; i < n; i++)
         printf(w->json ? "%s%u" : "%s %u", w->json && i ? "," : "", tokens[i]);
+    if (w->json)
+        putchar(']');
+}
+
+static void print_mark(const struct walk *w, const struct mark *m)
+{
+    static const char *const kinds[] = {
+        [SNAPSHOT_EXACT] = "exact", [SNAPSHOT_TAIL] = "tail", [SNAPSHOT_SIBLING] = "sibling"};
+    const struct index_snapshot *s = &m->entry;
+    const char *kind = s->kind <= SNAPSHOT_SIBLING ? kinds[s->kind] : "?";
+    uint32_t rest = s->depth % w->view->params.block_tokens;
+    bool resident = s->state == SNAPSHOT_RESIDENT;
+    unsigned long long at = resident ? s->slot : s->tier_key;
+    if (w->json)
+        printf("{\"depth\":%u,\"kind\":\"%s\",\"state\":\"%s\",\"%s\":%llu,"
+               "\"session\":\"%016llx\"",
+               s->depth, kind, resident ? "resident" : "spilled", resident ? "slot" : "tier_key",
+               at, (unsigned long long)s->session);
+    else
+        printf("%*ssnapshot at %u token%s  %s  %s %llu", 2 * (int)w->n_levels + 2, "", s->depth,
+               PLURAL(s->depth), kind, resident ? "slot" : "spilled, key", at);
+    if (!w->json && s->session)
+        printf("  session %016llx", (unsigned long long)s->session);
+    if (m->residue && rest)
+        print_tokens(w, "residue", m->residue, rest);
+    printf(w->json ? "}" : "\n");
+}
+
+static int compare_marks(const void *a, const void *b)
+{
+    const struct index_snapshot *x = &((const struct mark *)a)->entry;
+    const struct index_snapshot *y = &((const struct mark *)b)->entry;
+    if (x->depth != y->depth)
+        return x->depth < y->depth ? -1 : 1;
+    return x->kind - y->kind;
+}
+
+/* By depth. */
+static void print_marks(const struct walk *w, const struct marks *marks)
+{
+    if (marks->n)
+        qsort(marks->mark, marks->n, sizeof *marks->mark, compare_marks);
+    if (w->json)
+        printf(",\"snapshots\":[");
+    for (uint32_t i = 0; i < marks->n; i++) {
+        if (w->json && i)
+            putchar(',');
+        print_mark(w, &marks->mark[i]);
+    }
     if (w->json)
         putchar(']');
 }
@@ -172,8 +295,11 @@ static void print_node(const struct walk *w, uint32_t id, const struct index_nod
             printf("  changing");
     }
     if (tokens)
-        print_tokens(w, node, tokens);
-    printf(w->json ? ",\"children\":[" : "\n");
+        print_tokens(w, "tokens", tokens,
+                     node->n_partial ? node->n_partial
+                                     : (size_t)node->n_blocks * w->view->params.block_tokens);
+    if (!w->json)
+        putchar('\n');
 }
 
 static void print_tenant(const struct index_space *s, bool json)
@@ -203,19 +329,25 @@ static void enter(struct walk *w, uint32_t id, struct level *parent)
     if (opt.tokens)
         tokens = malloc((size_t)NODE_BLOCKS * v->params.block_tokens * sizeof *tokens);
     struct level here = {0};
-    bool still = read_node(v, id, &here.node, tokens);
+    struct marks marks = {0};
+    bool still = read_node(v, id, &here.node, tokens, &marks);
     if (parent && still && here.node.parent_identity != parent->node.identity) {
+        marks_free(&marks);
         free(tokens);
         return; /* another's by now */
     }
     struct ids children = {0};
     if (still)
-        children = read_children(v, id, &here.node);
+        children = read_children(v, id, here.node);
     here.child = children.id;
     here.n_children = w->n_levels < opt.depth ? children.n : 0;
     if (w->json && parent && parent->printed++)
         putchar(',');
     print_node(w, id, &here.node, children.n, still ? tokens : NULL, !still);
+    print_marks(w, &marks);
+    if (w->json)
+        printf(",\"children\":[");
+    marks_free(&marks);
     free(tokens);
     w->visited++;
     w->level = grow(w->level, w->n_levels, &w->room, sizeof *w->level);
@@ -245,11 +377,8 @@ static bool read_space(const struct index_view *v, uint32_t slot, struct index_s
 {
     const struct index_space *shared = index_space_at(v, slot);
     for (int tries = 0; tries < TRIES; tries++) {
-        uint64_t word[sizeof *space / 8];
         uint32_t version = shm_load_acquire(&shared->version); /* VERSION */
-        for (size_t i = 0; i < sizeof word / sizeof word[0]; i++)
-            word[i] = shm_load((const uint64_t *)(const void *)shared + i);
-        memcpy(space, word, sizeof *space);
+        copy_words(space, shared, sizeof *space);
         shm_read_fence();
         if (!(version & 1) && shm_load(&shared->version) == version)
             return space->state != SPACE_FREE && space->tenant_len <= TENANT_MAX;
@@ -309,8 +438,9 @@ static int tree_run(const struct tool *t, int n, char **arg)
 const struct command tree_command = {
     "tree",
     "",
-    "the cached prefixes: spaces, nodes, their depth and length in blocks",
-    "Tenants are in hex. Tokens are hidden unless asked for.\n"
+    "the cached prefixes: spaces, nodes, their depth and length in blocks; snapshots",
+    "Tenants and sessions are in hex. Tokens are hidden unless asked for. A snapshot stands below\n"
+    "the node that has the last whole block before it; its depth is in tokens.\n"
     "Reads shared memory only: works while the daemon is stopped. A user who may attach but not\n"
     "look into the daemon's process is attached as a worker for a moment instead: that needs an\n"
     "answer of the daemon.",

@@ -150,6 +150,228 @@ START_TEST(replay_prompt_longer_than_the_pool)
 }
 END_TEST
 
+/* ---- --snapshots, by hand ---------------------------------------------------------------------
+ *
+ * The same requests, blocks of 512, as a hybrid model: where each restarts, and what it files where
+ * its match ends (m) and at its last whole id (e), in ids.
+ *
+ *      --pad-last                 else: all but one token may match
+ *   A  -        e 2               -        e 2
+ *   B  2        e 3               2        e 3
+ *   C  -   *    m 1  e 2          -   *    m 1  e 2         * one id was cached, but no state
+ *   D  2                          1        e 2 (again)
+ *   E  1                          1                         9 is no whole one
+ *   F  -        e 1               -        e 1
+ *   G  1                          -        e 1 (again)
+ *
+ * One slot without a lower tier holds what was filed last: B and G find it; C, D and E had 1, 2 and
+ * 1 ids without a state, and file one there. With a tier, what lost its slot is brought back; but
+ * for states of less than two ids, if they are dropped instead: then E finds none.
+ */
+enum { ID = 512 };
+
+struct states {
+    int hits, saves, skipped, prompts, recompute; /* the last three in tokens */
+};
+
+static void check_states(const struct said *s, struct states want)
+{
+    json_t *o = report_of(s);
+    ck_assert_int_eq(s->code, 0);
+    ck_assert_int_eq(number_of(o, "snapshot_hits"), want.hits);
+    ck_assert_int_eq(number_of(o, "snapshots_verified"), want.hits);
+    ck_assert_int_eq(number_of(o, "snapshot_saves"), want.saves);
+    ck_assert_int_eq(number_of(o, "snapshots_corrupt"), 0);
+    ck_assert_int_eq(number_of(o, "leaked_slots"), 0);
+    ck_assert_int_eq(number_of(o, "prompt_tokens"), want.prompts);
+    ck_assert_int_eq(number_of(o, "recomputed_tokens"), want.prompts - want.skipped);
+    ck_assert_int_eq(number_of(o, "recompute_tokens"), want.recompute);
+    ck_assert(fabs(real_of(o, "state_hit_ratio") - (double)want.skipped / want.prompts) < 1e-6);
+    json_decref(o);
+}
+
+#define STATES(s, ...)                                                                             \
+    REPLAY((s), "--block-tokens", "512", "--blocks", "100", "--snapshot-bytes", "100", __VA_ARGS__)
+
+START_TEST(replay_states_by_hand)
+{
+    struct said s;
+    trace_write(by_hand);
+    STATES(&s, "--pad-last", "--snapshots");
+    check_report(&s, 7, 2 + 3 + 2 + 2 + 2 + 1 + 1, 2 + 1 + 2 + 1 + 1);
+    check_states(&s, (struct states){4, 5, (2 + 2 + 1 + 1) * ID, 13 * ID, 1 * ID});
+    STATES(&s, "--snapshots=9", "--devices", "2");
+    check_report(&s, 7, 2 + 3 + 2 + 2 + 1 + 1 + 1, 2 + 1 + 1 + 1);
+    check_states(&s, (struct states){3, 7, (2 + 1 + 1) * ID, 11 * ID + 700, 1 * ID});
+
+    /* Blocks of 16: D and G match up to their last block, and file there and, again, at the end. E
+     * files nothing: no part of its 9 is a place where others go on. */
+    REPLAY(&s, "--block-tokens", "16", "--blocks", "1000", "--snapshots", "--snapshot-bytes",
+           "100");
+    check_states(&s, (struct states){3, 1 + 1 + 2 + 2 + 0 + 1 + 2, (2 + 1 + 1) * ID, 11 * ID + 700,
+                                     ID + (1008 - ID) + 496});
+
+    REPLAY(&s, "--block-tokens", "512", "--blocks", "100", "--pad-last");
+    json_t *o = report_of(&s);
+    ck_assert_ptr_null(json_object_get(o, "snapshot_hits"));
+    json_decref(o);
+    unlink(trace);
+}
+END_TEST
+
+START_TEST(replay_states_in_one_slot)
+{
+    struct said s;
+    trace_write(by_hand);
+    STATES(&s, "--pad-last", "--snapshots", "1");
+    check_states(&s, (struct states){2, 7, (2 + 1) * ID, 13 * ID, (1 + 2 + 1) * ID});
+    STATES(&s, "--pad-last", "--snapshots", "1", "--snapshot-swap", "1000");
+    check_states(&s, (struct states){4, 5, (2 + 2 + 1 + 1) * ID, 13 * ID, 1 * ID});
+    STATES(&s, "--pad-last", "--snapshots", "1", "--snapshot-swap", "1000", "--spill-min-tokens",
+           "1024");
+    check_states(&s, (struct states){3, 6, (2 + 2 + 1) * ID, 13 * ID, (1 + 1) * ID});
+    unlink(trace);
+}
+END_TEST
+
+/* Two slots; a deep one is filed, then two shallow ones. By age alone the deep one goes. */
+START_TEST(replay_states_alpha)
+{
+    struct said s;
+    trace_write("{\"timestamp\": 0, \"input_length\": 1536, \"hash_ids\": [1, 2, 3]}\n"
+                "{\"timestamp\": 1, \"input_length\": 512, \"hash_ids\": [4]}\n"
+                "{\"timestamp\": 2, \"input_length\": 512, \"hash_ids\": [5]}\n"
+                "{\"timestamp\": 3, \"input_length\": 1536, \"hash_ids\": [1, 2, 3]}\n");
+    STATES(&s, "--pad-last", "--snapshots", "2");
+    check_states(&s, (struct states){0, 4, 0, 8 * ID, 3 * ID});
+    STATES(&s, "--pad-last", "--snapshots", "2", "--alpha", "0.01");
+    check_states(&s, (struct states){1, 3, 3 * ID, 8 * ID, 0});
+    unlink(trace);
+}
+END_TEST
+
+/* A pool of states only: its blocks have no bytes. */
+START_TEST(replay_states_without_pages)
+{
+    struct said s;
+    trace_write(by_hand);
+    RUN(&s, prefixctl_path(), "replay", "--private", "--json", "--trace", trace, "--block-bytes",
+        "0", "--block-tokens", "512", "--blocks", "100", "--pad-last", "--snapshots");
+    check_report(&s, 7, 13, 7);
+    check_states(&s, (struct states){4, 5, (2 + 2 + 1 + 1) * ID, 13 * ID, 1 * ID});
+    unlink(trace);
+}
+END_TEST
+
+/* Turns of chats, by two workers, in few slots: what lost its slot comes back from the tier. */
+START_TEST(replay_states_of_chats)
+{
+    struct said s;
+    RUN(&s, prefixctl_path(), "replay", "--private", "--workers", "2", "--limit", "150", "--json",
+        "--blocks", "4000", "--block-bytes", "64", "--snapshots", "8", "--snapshot-bytes", "100",
+        "--snapshot-swap", "4K");
+    json_t *o = report_of(&s);
+    ck_assert_int_eq(s.code, 0);
+    ck_assert_int_gt(number_of(o, "snapshot_hits"), 50);
+    ck_assert_int_gt(number_of(o, "snapshot_saves"), 50);
+    ck_assert_int_eq(number_of(o, "snapshots_corrupt"), 0);
+    ck_assert_int_eq(number_of(o, "corrupt_blocks"), 0);
+    ck_assert_int_eq(number_of(o, "leaked_slots"), 0);
+    ck_assert_int_eq(number_of(o, "leaked_blocks"), 0);
+    json_decref(o);
+    RUN(&s, prefixctl_path(), "replay", "--private", "--limit", "20", "--block-bytes", "64",
+        "--snapshots");
+    ck_assert_int_eq(s.code, 0);
+    ck_assert_ptr_nonnull(strstr(s.out, "restarted from a snapshot"));
+    ck_assert_ptr_nonnull(strstr(s.out, "0 slots leaked"));
+}
+END_TEST
+
+/* In its slots, twice; between the two somebody spoils one, and reserves another. */
+START_TEST(replay_states_of_a_running_daemon)
+{
+    struct host h;
+    struct worker w;
+    struct said s;
+    trace_write(by_hand);
+    HOST_START(&h, "--blocks", "100", "--block-tokens", "512", "--block-bytes", "64", "--snapshots",
+               "16", "--snapshot-bytes", "100");
+    worker_open(&w, &h, NULL);
+    CTL(&s, &h, "replay", "--json", "--pad-last", "--trace", trace, "--snapshots");
+    check_states(&s, (struct states){4, 5, (2 + 2 + 1 + 1) * ID, 13 * ID, 1 * ID});
+    step(&w);
+    ck_assert_uint_eq(counters(&w).snapshots, 5);
+    ck_assert_uint_eq(counters(&w).recompute_tokens, 512);
+
+    struct said shown;
+    CTL(&shown, &h, "tree");
+    static const char deepest[] = "snapshot at 1536 tokens  exact  slot ";
+    const char *at = strstr(shown.out, deepest);
+    ck_assert_msg(at != NULL, "no such snapshot: %s", shown.out);
+    uint32_t reserved, slot = (uint32_t)strtoul(at + sizeof deepest - 1, NULL, 10);
+    ((uint8_t *)pfx_slot_address(w.c, 0, slot))[99] ^= 1;
+    struct held held = look(&w, "");
+    ck_assert_int_eq(pfx_snapshot_reserve(w.c, held.lease, &reserved), 0);
+
+    CTL(&s, &h, "replay", "--json", "--pad-last", "--snapshots", "--trace", trace);
+    ck_assert_int_eq(s.code, 1);
+    json_t *o = report_of(&s);
+    ck_assert_int_eq(number_of(o, "snapshots_corrupt"), 1);
+    ck_assert_int_eq(number_of(o, "snapshot_hits"), 7);
+    ck_assert_int_eq(number_of(o, "snapshot_saves"), 1); /* of E, where its padded 9 ends */
+    ck_assert_int_eq(number_of(o, "recomputed_tokens"), 512);
+    ck_assert_int_eq(number_of(o, "recompute_tokens"), 512);
+    ck_assert_int_eq(number_of(o, "leaked_slots"), 0);
+    json_decref(o);
+    drop(&w, &held);
+    worker_close(&w);
+    host_stop(&h);
+    unlink(trace);
+}
+END_TEST
+
+static const struct refused_state {
+    const char *named;
+    const char *words[6];
+} refused_states[] = {
+    {"--snapshots", {"--private", "--snapshots", "0"}},
+    {"--snapshots", {"--private", "--snapshots", "12x"}},
+    {"--snapshots", {"--private", "--snapshots=many"}},
+    {"many", {"--private", "--snapshots", "many"}},
+    {"--snapshot-bytes", {"--private", "--snapshots", "--snapshot-bytes", "0"}},
+    {"--snapshots", {"--private", "--snapshot-bytes", "64"}},
+    {"--snapshot-swap", {"--private", "--snapshot-swap", "64K"}},
+    {"--snapshot-swap", {"--private", "--snapshots", "--snapshot-swap", "1K"}},
+    {"--snapshot-swap", {"--private", "--snapshots", "--snapshot-swap", "much"}},
+    {"--spill-min-tokens", {"--private", "--snapshots", "--spill-min-tokens", "-1"}},
+    {"--alpha", {"--private", "--snapshots", "--alpha", "-1"}},
+    {"--snapshots", {"--snapshots", "8"}},
+    {"--snapshot-swap", {"--snapshots", "--snapshot-swap", "64K"}},
+    {"--alpha", {"--snapshots", "--alpha", "1"}},
+};
+
+START_TEST(replay_states_refused)
+{
+    struct said s;
+    const char *words[8] = {"replay"};
+    memcpy(words + 1, refused_states[_i].words, sizeof refused_states[_i].words);
+    setenv("PREFIXD_SOCKET", "/tmp/prefixd-nobody-is-here", 1);
+    run_as(0, &s, prefixctl_path(), words);
+    refused(&s, 2, refused_states[_i].named);
+}
+END_TEST
+
+START_TEST(replay_states_need_slots)
+{
+    struct host h;
+    struct said s;
+    host_small(&h, 16, 4);
+    CTL(&s, &h, "replay", "--snapshots");
+    refused(&s, 3, "no slots");
+    host_stop(&h);
+}
+END_TEST
+
 /* ---- the built-in workload, and a daemon that runs
  * ------------------------------------------------- */
 
@@ -301,6 +523,15 @@ Suite *test_suite(void)
     tcase_add_test(t, replay_ratio_in_small_blocks);
     tcase_add_test(t, replay_ratio_with_eviction);
     tcase_add_test(t, replay_prompt_longer_than_the_pool);
+    tcase_add_test(t, replay_states_by_hand);
+    tcase_add_test(t, replay_states_in_one_slot);
+    tcase_add_test(t, replay_states_alpha);
+    tcase_add_test(t, replay_states_without_pages);
+    tcase_add_test(t, replay_states_of_chats);
+    tcase_add_test(t, replay_states_of_a_running_daemon);
+    tcase_add_loop_test(t, replay_states_refused, 0,
+                        sizeof refused_states / sizeof refused_states[0]);
+    tcase_add_test(t, replay_states_need_slots);
     tcase_add_test(t, replay_chat_with_two_workers);
     tcase_add_test(t, replay_against_a_running_daemon);
     tcase_add_test(t, replay_finds_a_corrupt_page);

@@ -42,6 +42,11 @@ static void hooked_copy(uint32_t *to, const uint32_t *shared, size_t n)
 #define index_path_ids    hooked_index_path_ids
 #define index_path_agrees hooked_index_path_agrees
 #define index_tail_tokens hooked_index_tail_tokens
+#define index_snapshots   hooked_index_snapshots
+#define snapshot_key_of   hooked_snapshot_key_of
+#define snapshot_compare  hooked_snapshot_compare
+#define snapshot_find     hooked_snapshot_find
 
 #pragma GCC diagnostic ignored "-Wmissing-prototypes" /* those that only this file calls */
 #include "shm/index_read.c"
+#include "shm/snapshot_read.c"

@@ -6,11 +6,18 @@
 
 void tree_new(struct tree *t, uint32_t block_tokens, uint32_t n_blocks)
 {
+    tree_new_with(t, block_tokens, n_blocks, 0, UINT64_MAX);
+}
+
+void tree_new_with(struct tree *t, uint32_t block_tokens, uint32_t n_blocks, uint32_t max_snapshots,
+                   uint64_t hash_mask)
+{
     struct index_params p = {.block_tokens = block_tokens,
                              .n_blocks = n_blocks,
                              .max_spaces = 2,
                              .hash_seed = 12345,
-                             .hash_mask = UINT64_MAX};
+                             .hash_mask = hash_mask,
+                             .max_snapshots = max_snapshots};
     struct index_plan plan;
     REQUIRE(index_plan(&p, &plan));
     t->header = mmap(NULL, plan.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
