@@ -102,7 +102,7 @@ struct pfx_lookup_args lookup_args(const struct worker *w, const struct seq *s)
 
 struct held look_args(struct worker *w, const struct pfx_lookup_args *args)
 {
-    struct held h = {.match = {.size = sizeof h.match}};
+    struct held h = {.match = {.size = sizeof h.match}, .session = args->session};
     int rc = pfx_lookup(w->c, args, &h.match);
     REQUIRE_MSG(rc == 0, "pfx_lookup: %s (%s)", pfx_strerror(rc), pfx_why(w->c));
     REQUIRE(h.match.lease != 0);
@@ -257,6 +257,8 @@ void fill(struct worker *w, const struct held *h, const struct seq *s)
 {
     uint32_t bt = block_tokens(w);
     size_t words = pfx_geometry(w->c)->layout.block_bytes / 8;
+    if (words == 0) /* states only */
+        return;
     for (uint32_t i = h->n_published; i < h->n_table && (size_t)i * bt < s->n; i++) {
         size_t n = (size_t)(i + 1) * bt;
         uint64_t word = prefix_word(w, s, n < s->n ? n : s->n);

@@ -31,6 +31,7 @@ struct worker {
 /* A lease, its tokens, and its block table as the test believes it to be. */
 struct held {
     uint64_t lease;
+    uint64_t session; /* that the lookup was for */
     struct pfx_match match;
     uint32_t table[TABLE_MAX];
     uint32_t n_table;

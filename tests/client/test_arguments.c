@@ -364,27 +364,24 @@ START_TEST(snapshot_arguments)
     REFUSED(&f.w, PFX_EINVAL, pfx_snapshot_insert(f.c, l, slot, 0, PFX_EXACT));
     REFUSED(&f.w, PFX_EINVAL, pfx_snapshot_insert(f.c, UNKNOWN, slot, 0, PFX_EXACT));
     REFUSED(&f.w, PFX_EINVAL, pfx_submit_snapshot_insert(f.c, l, slot, 0, PFX_EXACT, 9));
-    /* a tail without a session */
+    /* a tail without a session, also on a slot that is the lease's */
+    OK(pfx_snapshot_reserve(f.c, l, &slot));
     REFUSED(&f.w, PFX_EINVAL, pfx_snapshot_insert(f.c, l, slot, 8, PFX_TAIL));
     REFUSED(&f.w, PFX_EINVAL, pfx_snapshot_insert(f.c, l, slot, 8, PFX_TAIL_SIBLING));
     REFUSED(&f.w, PFX_EINVAL, pfx_submit_snapshot_insert(f.c, l, slot, 8, PFX_TAIL, 9));
-    /* not this lease's: no slot was given out */
+    /* depths that are not inserted: the table has 20 tokens, 12 are written */
+    FAILS(&f.w, PFX_ECONFLICT, pfx_snapshot_insert(f.c, l, slot, 13, PFX_EXACT));
+    FAILS(&f.w, PFX_ECONFLICT, pfx_snapshot_insert(f.c, l, slot, 20, PFX_EXACT));
+    FAILS(&f.w, PFX_ECONFLICT, pfx_snapshot_insert(f.c, l, slot, UINT32_MAX, PFX_EXACT));
+    OK(pfx_snapshot_cancel(f.c, l, slot));
+    /* not this lease's: given back, or never given out */
     FAILS(&f.w, PFX_ESTALE, pfx_snapshot_cancel(f.c, l, slot));
-    FAILS(&f.w, PFX_ESTALE, pfx_snapshot_insert(f.c, l, FIX_SLOTS, 8, PFX_EXACT));
+    FAILS(&f.w, PFX_ESTALE, pfx_snapshot_insert(f.c, l, slot, 8, PFX_EXACT));
+    FAILS(&f.w, PFX_ESTALE, pfx_snapshot_insert(f.c, l, slot, 99, PFX_EXACT));
+    FAILS(&f.w, PFX_ESTALE, pfx_snapshot_insert(f.c, l, slot % FIX_SLOTS + 1, 8, PFX_EXACT));
     FAILS(&f.w, 0, pfx_snapshot_drop(f.c, l));
-    fixture_close(&f);
-}
-END_TEST
-
-/* This version has no snapshots: its calls say "none". */
-START_TEST(snapshots_are_none)
-{
-    struct fixture f;
-    fixture_open(&f);
-    uint32_t slot = 99;
+    /* there is nothing to evict, spill or forget */
     struct pfx_spilled s = {.size = sizeof s, .depth = 99};
-    FAILS(&f.w, PFX_ENOENT, pfx_snapshot_reserve(f.c, f.lease.lease, &slot));
-    ck_assert_uint_eq(slot, 99);
     FAILS(&f.w, PFX_ENOENT, pfx_snapshot_evict(f.c));
     FAILS(&f.w, PFX_ENOENT, pfx_snapshot_spill(f.c, 0, &s));
     FAILS(&f.w, PFX_ENOENT, pfx_snapshot_spill(f.c, UINT32_MAX, &s));
@@ -392,6 +389,38 @@ START_TEST(snapshots_are_none)
     FAILS(&f.w, PFX_ENOENT, pfx_snapshot_forget(f.c, 0));
     FAILS(&f.w, PFX_ENOENT, pfx_snapshot_forget(f.c, UINT64_MAX));
     fixture_close(&f);
+}
+END_TEST
+
+/* A daemon without slots: its calls say "none". */
+START_TEST(snapshots_are_none)
+{
+    struct host h;
+    struct worker w;
+    host_small(&h, 8, 4);
+    worker_open(&w, &h, NULL);
+    ck_assert_uint_eq(pfx_geometry(w.c)->n_slots, 0);
+    cache(&w, "aaaa");
+    struct held l = look(&w, "aaaax");
+    ck_assert_uint_eq(l.match.snapshot.slot, PFX_NO_SLOT);
+    uint32_t slot = 99;
+    struct pfx_spilled s = {.size = sizeof s, .depth = 99};
+    FAILS(&w, PFX_ENOENT, pfx_snapshot_reserve(w.c, l.lease, &slot));
+    ck_assert_uint_eq(slot, 99);
+    FAILS(&w, PFX_ESTALE, pfx_snapshot_reserve(w.c, UNKNOWN, &slot));
+    REFUSED(&w, PFX_EINVAL, pfx_snapshot_insert(w.c, l.lease, 1, 4, PFX_EXACT)); /* no such slot */
+    REFUSED(&w, PFX_EINVAL, pfx_snapshot_cancel(w.c, l.lease, 1));
+    FAILS(&w, 0, pfx_snapshot_drop(w.c, l.lease));
+    FAILS(&w, PFX_ENOENT, pfx_snapshot_evict(w.c));
+    FAILS(&w, PFX_ENOENT, pfx_snapshot_spill(w.c, 0, &s));
+    FAILS(&w, PFX_ENOENT, pfx_snapshot_spill(w.c, UINT32_MAX, &s));
+    ck_assert_uint_eq(s.depth, 99);
+    FAILS(&w, PFX_ENOENT, pfx_snapshot_forget(w.c, 0));
+    FAILS(&w, PFX_ENOENT, pfx_snapshot_forget(w.c, UINT64_MAX));
+    ck_assert_uint_eq(counters(&w).recompute_tokens, 0); /* no states to miss */
+    drop(&w, &l);
+    worker_close(&w);
+    host_stop(&h);
 }
 END_TEST
 

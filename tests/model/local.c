@@ -1,7 +1,7 @@
-#include "daemon/daemon.h"
+#include "tests/model/local.h"
 #include "daemon/group.h"
+#include "shm/snapshot_read.h"
 #include "shm/status.h"
-#include "tests/model/backend.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,24 +9,15 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { CONNS = 8, ARENA = PIECE_BYTES, UID = 1000 };
-
-struct local {
-    struct daemon d;
-    struct options options;
-    struct session *session[CONNS];
-    struct rng rng;
-    uint32_t ids[4096]; /* of the last match */
-};
-
 /* ---- a daemon without sockets -------------------------------------------------------- */
 
-static void make_tables(struct local *x, uint32_t bt, uint32_t n_blocks, uint64_t hash_mask)
+static void make_index(struct local *x, const struct model_config *config, uint64_t hash_mask)
 {
     struct daemon *d = &x->d;
-    struct index_params p = {.block_tokens = bt,
-                             .n_blocks = n_blocks,
+    struct index_params p = {.block_tokens = config->block_tokens,
+                             .n_blocks = config->n_blocks,
                              .max_spaces = 8,
+                             .max_snapshots = config->n_slots + config->n_tier,
                              .hash_seed = rng_next(&x->rng),
                              .hash_mask = hash_mask};
     struct index_plan plan;
@@ -36,7 +27,7 @@ static void make_tables(struct local *x, uint32_t bt, uint32_t n_blocks, uint64_
     ck_assert_ptr_ne(d->header, MAP_FAILED);
     d->header->params = p;
     d->index_segment = (struct segment){.fd = -1, .base = d->header, .bytes = plan.bytes};
-    REQUIRE(pool_init(&d->pool, n_blocks));
+    REQUIRE(pool_init(&d->pool, config->n_blocks));
     d->index = index_new(
         &(struct index_config){.region = d->header, .pool = &d->pool, .policy = x->options.policy});
     REQUIRE(d->index != NULL);
@@ -44,21 +35,71 @@ static void make_tables(struct local *x, uint32_t bt, uint32_t n_blocks, uint64_
     REQUIRE(d->spaces && leases_init(&d->leases, 256));
 }
 
-static void local_free(void *self)
+static void make_snapshots(struct local *x, const struct model_config *config,
+                           enum fate (*fate)(void *arg, bool put), void *arg)
+{
+    const struct trial_config trial = {.rng = &x->rng,
+                                       .slots = x->slots,
+                                       .n_slots = config->n_slots,
+                                       .n_blobs = config->n_tier,
+                                       .fate = fate,
+                                       .arg = arg};
+    x->tier = config->n_tier ? trial_new(&trial) : NULL;
+    x->d.snapshots = snapshots_new(&(struct snapshots_config){.index = x->d.index,
+                                                              .tier = x->tier,
+                                                              .n_slots = config->n_slots,
+                                                              .n_tier = config->n_tier,
+                                                              .alpha = config->alpha,
+                                                              .spill_min_tokens = config->spill_min,
+                                                              .counters = &x->d.counters});
+    REQUIRE(x->d.snapshots != NULL);
+    x->d.n_slots = config->n_slots;
+    x->d.n_tier = config->n_tier;
+}
+
+struct local *local_new(const struct model_config *config, uint64_t hash_mask, uint64_t seed,
+                        enum fate (*fate)(void *arg, bool put), void *arg)
+{
+    struct local *x = calloc(1, sizeof *x);
+    REQUIRE(x != NULL);
+    x->rng.state = seed;
+    x->options = (struct options){.max_leases = 64,
+                                  .max_workers = CONNS,
+                                  .policy = policy_find("lru"),
+                                  .alpha = config->alpha,
+                                  .spill_min_tokens = config->spill_min};
+    x->d.options = &x->options;
+    list_init(&x->d.sessions);
+    list_init(&x->d.groups);
+    list_init(&x->d.visitors);
+    x->d.scratch = malloc(PIECE_BYTES);
+    x->d.layout.block_tokens = config->block_tokens;
+    x->d.n_blocks = config->n_blocks;
+    make_index(x, config, hash_mask);
+    if (config->n_slots)
+        make_snapshots(x, config, fate, arg);
+    x->d.carved = true;
+    daemon_publish(&x->d);
+    return x;
+}
+
+void local_free(void *self)
 {
     struct local *x = self;
     for (int c = 0; c < CONNS; c++)
         REQUIRE(x->session[c] == NULL);
     leases_deinit(&x->d.leases);
+    snapshots_free(x->d.snapshots);
     spaces_free(x->d.spaces);
     index_free(x->d.index);
     pool_deinit(&x->d.pool);
     munmap(x->d.header, x->d.index_segment.bytes);
     free(x->d.scratch);
+    free(x->d.orphans);
     free(x);
 }
 
-static void local_attach(void *self, int conn, const char *group)
+void local_attach(void *self, int conn, const char *group)
 {
     struct local *x = self;
     struct session *s = calloc(1, sizeof *s);
@@ -78,7 +119,7 @@ static void local_attach(void *self, int conn, const char *group)
 }
 
 /* As session_end does, but for the sockets. */
-static void local_detach(void *self, int conn, bool clean)
+void local_detach(void *self, int conn, bool clean)
 {
     struct local *x = self;
     struct session *s = x->session[conn];
@@ -99,21 +140,46 @@ static void local_detach(void *self, int conn, bool clean)
     daemon_publish(&x->d);
 }
 
-static struct wire_completion call(struct local *x, int conn, const struct request *rq)
+static bool answered(struct local *x, bool done, const struct wire_completion *c, uint16_t op,
+                     uint64_t cost)
 {
-    struct wire_completion c;
+    REQUIRE(cost > 0);
+    if (done)
+        REQUIRE_EQ(c->op, op);
+    daemon_publish(&x->d);
+    return done;
+}
+
+bool local_begin(struct local *x, int conn, const struct request *rq, struct wire_completion *c)
+{
+    uint64_t cost = 0;
+    bool done = dispatch_request(&x->d, x->session[conn], rq, c, &cost);
+    return answered(x, done, c, rq->op, cost);
+}
+
+bool local_go_on(struct local *x, int conn, struct wire_completion *c)
+{
     uint64_t cost = 0;
     struct session *s = x->session[conn];
-    bool done = dispatch_request(&x->d, s, rq, &c, &cost);
-    while (!done)
-        done = dispatch_continue(&x->d, s, &c, &cost);
-    REQUIRE_EQ(c.op, rq->op);
-    REQUIRE(cost > 0);
-    daemon_publish(&x->d);
+    uint16_t op = s->job.request.op;
+    bool done = dispatch_continue(&x->d, s, c, &cost);
+    return answered(x, done, c, op, cost);
+}
+
+struct wire_completion local_call(struct local *x, int conn, const struct request *rq)
+{
+    enum { TURNS_MOST = 1000 };
+    struct wire_completion c;
+    bool done = local_begin(x, conn, rq, &c);
+    for (int turns = 0; !done; turns++) {
+        REQUIRE_MSG(turns < TURNS_MOST, "opcode %u comes to no end", rq->op);
+        dispatch_background(&x->d);
+        done = local_go_on(x, conn, &c);
+    }
     return c;
 }
 
-static uint8_t *arena(struct local *x, int conn)
+uint8_t *local_arena(struct local *x, int conn)
 {
     return (uint8_t *)(uintptr_t)x->session[conn]->request_arena;
 }
@@ -122,7 +188,7 @@ static uint8_t *arena(struct local *x, int conn)
 static uint32_t write_piece(struct local *x, int conn, const struct index_query *q, uint64_t first,
                             uint64_t end)
 {
-    uint8_t *to = arena(x, conn);
+    uint8_t *to = local_arena(x, conn);
     uint64_t bytes = (end - first) * 4;
     memcpy(to, q->tokens + first, bytes);
     to += (bytes + 7) & ~7ull;
@@ -159,33 +225,45 @@ static uint64_t limit_of(const struct pfx_lookup_args *a)
     return most < a->n_tokens ? most : a->n_tokens;
 }
 
-static struct wire_completion lookup_fast(struct local *x, int conn,
-                                          const struct pfx_lookup_args *a,
-                                          const struct index_query *q,
-                                          const struct index_found *found)
+struct index_query local_query(const struct pfx_lookup_args *a)
+{
+    return query_of(a->tokens, a->n_tokens, a->extras, a->n_extras);
+}
+
+struct request local_lookup_request(struct local *x, int conn, const struct pfx_lookup_args *a,
+                                    const struct index_found *found)
 {
     uint64_t bt = x->d.header->params.block_tokens, most = limit_of(a);
     uint32_t step = multiple_of((uint32_t)bt, a->match_multiple) / (uint32_t)bt;
-    struct request rq = {.op = OP_LOOKUP, .flags = a->flags & PFX_QUIET ? RF_QUIET : 0};
+    struct index_query q = local_query(a);
+    struct request rq = {.op = OP_LOOKUP, .flags = a->flags & (PFX_QUIET | PFX_FETCH)};
     rq.lookup = (struct request_lookup){.space = a->space,
                                         .session = a->session,
                                         .where = found->where,
+                                        .snapshot_multiple = a->snapshot_multiple,
                                         .n_tokens = (uint32_t)a->n_tokens};
     uint32_t cut = found->where.depth / step * step;
     uint64_t matched = cut * bt, rest = most - matched < bt ? most - matched : bt;
     if (cut == found->where.depth && !(a->flags & PFX_NO_TAIL) && rest) {
-        rq.lookup.rest = (uint16_t)index_tail_limit(q, matched, (uint32_t)rest);
-        memcpy(arena(x, conn), q->tokens + matched, rq.lookup.rest * 4u);
+        rq.lookup.rest = (uint16_t)index_tail_limit(&q, matched, (uint32_t)rest);
+        memcpy(local_arena(x, conn), q.tokens + matched, rq.lookup.rest * 4u);
     }
     rq.lookup.where.depth = cut;
-    struct wire_completion c = call(x, conn, &rq);
+    return rq;
+}
+
+static struct wire_completion lookup_fast(struct local *x, int conn,
+                                          const struct pfx_lookup_args *a,
+                                          const struct index_found *found)
+{
+    struct request rq = local_lookup_request(x, conn, a, found);
+    struct wire_completion c = local_call(x, conn, &rq);
     REQUIRE(c.status != ANSWER_RETRY); /* nobody else changes anything */
     return c;
 }
 
-static struct wire_completion lookup_slow(struct local *x, int conn,
-                                          const struct pfx_lookup_args *a,
-                                          const struct index_query *q)
+static struct wire_completion
+lookup_slow(struct local *x, int conn, const struct pfx_lookup_args *a, const struct index_query *q)
 {
     uint64_t bt = x->d.header->params.block_tokens, first = 0;
     struct wire_completion c = {0};
@@ -195,7 +273,7 @@ static struct wire_completion lookup_slow(struct local *x, int conn,
         if (last)
             piece = a->n_tokens - first;
         struct request rq = {.op = OP_LOOKUP_SLOW, .lease = c.status == ANSWER_MORE ? c.lease : 0};
-        rq.flags = (uint16_t)((a->flags & PFX_QUIET ? RF_QUIET : 0) | (last ? RF_LAST : 0) |
+        rq.flags = (uint16_t)((a->flags & (PFX_QUIET | PFX_FETCH)) | (last ? RF_LAST : 0) |
                               (a->flags & PFX_NO_TAIL ? RF_NO_TAIL : 0));
         rq.slow = (struct request_lookup_slow){
             .space = a->space,
@@ -203,10 +281,11 @@ static struct wire_completion lookup_slow(struct local *x, int conn,
             .n_tokens = (uint32_t)a->n_tokens,
             .max_match = (uint32_t)limit_of(a),
             .multiple = multiple_of((uint32_t)bt, a->match_multiple),
+            .snapshot_multiple = a->snapshot_multiple,
             .piece = (uint32_t)piece,
             .n_extras = write_piece(x, conn, q, first, first + piece),
         };
-        c = call(x, conn, &rq);
+        c = local_call(x, conn, &rq);
         first += piece;
     } while (c.status == ANSWER_MORE);
     REQUIRE(c.status != ANSWER_RETRY);
@@ -217,44 +296,55 @@ static struct wire_completion lookup_slow(struct local *x, int conn,
 static void read_table(struct local *x, int conn, uint64_t lease, uint32_t n)
 {
     struct request rq = {.op = OP_TABLE, .lease = lease, .table = {.count = n}};
-    struct wire_completion c = call(x, conn, &rq);
+    struct wire_completion c = local_call(x, conn, &rq);
     REQUIRE_EQ(c.status, 0);
     REQUIRE_EQ(c.table.n, n);
     memcpy(x->ids, x->session[conn]->completion_arena, n * 4u);
+}
+
+void local_match(struct local *x, int conn, const struct wire_completion *c, struct pfx_match *out)
+{
+    const struct completion_lookup *got = &c->lookup;
+    uint32_t n = got->where.depth;
+    read_table(x, conn, c->lease, n);
+    *out = (struct pfx_match){.size = sizeof *out,
+                              .matched_tokens = n * x->d.header->params.block_tokens,
+                              .lease = c->lease,
+                              .blocks = x->ids,
+                              .n_blocks = n,
+                              .n_resident = n,
+                              .tail_block = got->tail_block,
+                              .tail_tokens = got->tail_tokens,
+                              .snapshot = {.slot = got->slot,
+                                           .depth = got->snapshot_depth,
+                                           .tier_key = got->tier_key,
+                                           .tier_depth = got->tier_depth,
+                                           .is_tail = got->is_tail}};
 }
 
 static int local_lookup(void *self, int conn, const struct pfx_lookup_args *a,
                         struct pfx_match *out)
 {
     struct local *x = self;
-    struct index_query q = query_of(a->tokens, a->n_tokens, a->extras, a->n_extras);
+    struct index_query q = local_query(a);
     struct wire_completion c;
     struct index_found found;
     if (a->n_tokens == 0 || a->flags & PFX_NO_MATCH) {
         struct request rq = {.op = OP_LOOKUP, .flags = RF_NO_MATCH};
         rq.lookup.space = a->space;
-        c = call(x, conn, &rq);
+        rq.lookup.session = a->session;
+        c = local_call(x, conn, &rq);
     } else if (rng_below(&x->rng, 2)) {
         c = lookup_slow(x, conn, a, &q);
     } else if (!index_walk(index_view_of(x->d.index), a->space, &q,
                            (uint32_t)(limit_of(a) / x->d.header->params.block_tokens), &found)) {
         return PFX_ENOENT;
     } else {
-        c = found.ask ? lookup_slow(x, conn, a, &q) : lookup_fast(x, conn, a, &q, &found);
+        c = found.ask ? lookup_slow(x, conn, a, &q) : lookup_fast(x, conn, a, &found);
     }
-    if (c.status)
-        return c.status;
-    uint32_t n = c.lookup.where.depth;
-    read_table(x, conn, c.lease, n);
-    *out = (struct pfx_match){.size = sizeof *out,
-                              .matched_tokens = n * x->d.header->params.block_tokens,
-                              .lease = c.lease,
-                              .blocks = x->ids,
-                              .n_blocks = n,
-                              .n_resident = n,
-                              .tail_block = c.lookup.tail_block,
-                              .tail_tokens = c.lookup.tail_tokens};
-    return 0;
+    if (c.status == 0)
+        local_match(x, conn, &c, out);
+    return c.status;
 }
 
 static ssize_t local_peek(void *self, int conn, const struct pfx_lookup_args *a,
@@ -263,7 +353,7 @@ static ssize_t local_peek(void *self, int conn, const struct pfx_lookup_args *a,
     struct local *x = self;
     const struct index_view *v = index_view_of(x->d.index);
     uint64_t bt = v->params.block_tokens, most = limit_of(a);
-    struct index_query q = query_of(a->tokens, a->n_tokens, a->extras, a->n_extras);
+    struct index_query q = local_query(a);
     struct index_found found;
     if (!index_walk(v, a->space, &q, (uint32_t)(most / bt), &found))
         return PFX_ENOENT;
@@ -274,6 +364,16 @@ static ssize_t local_peek(void *self, int conn, const struct pfx_lookup_args *a,
     if (cut == found.where.depth && !(a->flags & PFX_NO_TAIL) && rest)
         out->tail_tokens = index_tail_tokens(v, found.where, q.tokens + matched,
                                              index_tail_limit(&q, matched, (uint32_t)rest));
+    struct snapshot_want want = {.session = a->session,
+                                 .multiple = a->snapshot_multiple,
+                                 .states = SNAPSHOT_RESIDENT | SNAPSHOT_TIERED,
+                                 .rest = q.tokens + matched,
+                                 .n_rest = out->tail_tokens};
+    struct snapshots_found snapshots;
+    found.where.depth = cut;
+    REQUIRE(index_snapshots(v, found.where, &want, &snapshots));
+    out->snapshot_depth = snapshots.resident.depth;
+    out->snapshot_tier_depth = snapshots.tiered.depth;
     return found.ask ? PFX_EAGAIN : 0;
 }
 
@@ -284,7 +384,7 @@ static int local_reserve(void *self, int conn, uint64_t lease, uint32_t n, uint3
     struct local *x = self;
     struct request rq = {
         .op = OP_RESERVE, .lease = lease, .reserve = {.n = n, .room = n < 1024 ? n : 0}};
-    struct wire_completion c = call(x, conn, &rq);
+    struct wire_completion c = local_call(x, conn, &rq);
     if (c.status == 0)
         memcpy(blocks, x->session[conn]->completion_arena, c.table.n * 4u);
     return c.status;
@@ -293,13 +393,13 @@ static int local_reserve(void *self, int conn, uint64_t lease, uint32_t n, uint3
 static int local_truncate(void *self, int conn, uint64_t lease, uint32_t n)
 {
     struct request rq = {.op = OP_TRUNCATE, .lease = lease, .number = {.n = n}};
-    return call(self, conn, &rq).status;
+    return local_call(self, conn, &rq).status;
 }
 
 static int local_release(void *self, int conn, uint64_t lease)
 {
     struct request rq = {.op = OP_RELEASE, .lease = lease};
-    return call(self, conn, &rq).status;
+    return local_call(self, conn, &rq).status;
 }
 
 /* As the library does it: compare what is held, then send what follows, a piece a record. */
@@ -311,7 +411,7 @@ static int local_insert(void *self, int conn, uint64_t lease, const struct pfx_i
     uint64_t bt = v->params.block_tokens;
     struct index_query q = query_of(a->tokens, a->n_written, a->extras, a->n_extras), held = q;
     struct request ask = {.op = OP_TABLE, .lease = lease};
-    struct wire_completion c = call(x, conn, &ask);
+    struct wire_completion c = local_call(x, conn, &ask);
     if (c.status)
         return c.status;
     struct place where = c.table.where;
@@ -334,7 +434,7 @@ static int local_insert(void *self, int conn, uint64_t lease, const struct pfx_i
             .where = where,
             .piece = (uint32_t)piece,
             .n_extras = piece ? write_piece(x, conn, &q, first, first + piece) : 0};
-        c = call(x, conn, &rq);
+        c = local_call(x, conn, &rq);
         REQUIRE(c.status != ANSWER_RETRY);
         if (c.status < 0)
             return c.status;
@@ -358,8 +458,8 @@ static int local_space_open(void *self, int conn, const struct pfx_space_desc *d
     rq.space = (struct request_space){.adapter_id = desc->adapter_id,
                                       .adapter_generation = desc->adapter_generation,
                                       .tenant_len = desc->tenant_len};
-    memcpy(arena(x, conn), desc->tenant, desc->tenant_len);
-    struct wire_completion c = call(x, conn, &rq);
+    memcpy(local_arena(x, conn), desc->tenant, desc->tenant_len);
+    struct wire_completion c = local_call(x, conn, &rq);
     *out = c.number.n;
     return c.status;
 }
@@ -367,19 +467,19 @@ static int local_space_open(void *self, int conn, const struct pfx_space_desc *d
 static int local_space_close(void *self, int conn, pfx_space space)
 {
     struct request rq = {.op = OP_SPACE_CLOSE, .space = {.space = space}};
-    return call(self, conn, &rq).status;
+    return local_call(self, conn, &rq).status;
 }
 
 static int local_flush(void *self, int conn, pfx_space space)
 {
     struct request rq = {.op = OP_FLUSH, .space = {.space = space}};
-    return call(self, conn, &rq).status;
+    return local_call(self, conn, &rq).status;
 }
 
 static int local_evict(void *self, int conn, uint32_t n, struct pfx_evicted *out)
 {
     struct request rq = {.op = OP_EVICT, .number = {.n = n}};
-    struct wire_completion c = call(self, conn, &rq);
+    struct wire_completion c = local_call(self, conn, &rq);
     *out = (struct pfx_evicted){sizeof *out, (uint32_t)c.number.n, (uint32_t)c.number.more};
     return c.status;
 }
@@ -389,10 +489,26 @@ static void local_stats(void *self, struct pfx_stats *out)
 {
     struct local *x = self;
     struct counters c;
-    static_assert(sizeof *out == sizeof out->size + sizeof c, "the same table of counters");
+    static_assert(sizeof *out == sizeof out->size + COUNTERS_PUBLIC, "the same table of counters");
     REQUIRE(stats_copy(&x->d.header->stats, &c));
     out->size = sizeof *out;
-    memcpy(&out->lookups, &c, sizeof c);
+    memcpy(&out->lookups, &c, COUNTERS_PUBLIC);
+}
+
+static void local_details(void *self, struct backend_details *out)
+{
+    struct local *x = self;
+    struct counters c;
+    REQUIRE(stats_copy(&x->d.header->stats, &c));
+    *out = (struct backend_details){
+        .slots_free = c.slots_free,
+        .slots_private = c.slots_private,
+        .resaved = c.tier_resaved,
+        .swept = c.tier_swept,
+        .dropped = c.tier_dropped,
+        .blobs = x->tier ? trial_blobs(x->tier) : 0,
+    };
+    REQUIRE(!x->tier || trial_transfers(x->tier) == 0);
 }
 
 static void local_find(void *arg, const char *finding, ...)
@@ -404,29 +520,26 @@ static void local_find(void *arg, const char *finding, ...)
     fputc('\n', stderr);
 }
 
-static void local_audit(void *self)
+void local_audit(void *self)
 {
     struct local *x = self;
     REQUIRE_EQ(daemon_audit(&x->d, local_find, NULL), 0);
 }
 
-struct backend backend_local(uint32_t block_tokens, uint32_t n_blocks, uint64_t hash_mask,
-                             uint64_t seed)
+static enum fate next_fate(void *arg, bool put)
 {
-    struct local *x = calloc(1, sizeof *x);
-    x->rng.state = seed;
-    x->options =
-        (struct options){.max_leases = 64, .max_workers = CONNS, .policy = policy_find("lru")};
-    x->d.options = &x->options;
-    list_init(&x->d.sessions);
-    list_init(&x->d.groups);
-    list_init(&x->d.visitors);
-    x->d.scratch = malloc(PIECE_BYTES);
-    x->d.layout.block_tokens = block_tokens;
-    x->d.n_blocks = n_blocks;
-    make_tables(x, block_tokens, n_blocks, hash_mask);
-    x->d.carved = true;
-    daemon_publish(&x->d);
+    struct fates *f = arg;
+    return put ? f->put[f->n_put++ % MODEL_TRANSFERS] : f->get[f->n_get++ % MODEL_TRANSFERS];
+}
+
+struct backend backend_local(const struct model_config *config, uint64_t hash_mask, uint64_t seed,
+                             struct fates *fates)
+{
+    return local_backend(local_new(config, hash_mask, seed, next_fate, fates));
+}
+
+struct backend local_backend(struct local *x)
+{
     return (struct backend){.self = x,
                             .attach = local_attach,
                             .detach = local_detach,
@@ -434,13 +547,23 @@ struct backend backend_local(uint32_t block_tokens, uint32_t n_blocks, uint64_t 
                             .space_close = local_space_close,
                             .flush = local_flush,
                             .lookup = local_lookup,
+                            .fetch = local_fetch,
                             .reserve = local_reserve,
                             .truncate = local_truncate,
                             .insert = local_insert,
                             .release = local_release,
+                            .snapshot_reserve = local_snapshot_reserve,
+                            .snapshot_insert = local_snapshot_insert,
+                            .snapshot_cancel = local_snapshot_cancel,
+                            .snapshot_drop = local_snapshot_drop,
+                            .snapshot_evict = local_snapshot_evict,
+                            .snapshot_spill = local_snapshot_spill,
+                            .snapshot_forget = local_snapshot_forget,
+                            .slot = local_slot,
                             .evict = local_evict,
                             .peek = local_peek,
                             .stats = local_stats,
+                            .details = local_details,
                             .audit = local_audit,
                             .kills = true,
                             .free = local_free};

@@ -3,11 +3,12 @@
 
 #include <string.h>
 
-void model_init(struct model *m, uint32_t block_tokens, uint32_t n_blocks)
+void model_init(struct model *m, const struct model_config *config)
 {
     memset(m, 0, sizeof *m);
-    m->bt = block_tokens;
-    m->n_blocks = n_blocks;
+    m->config = *config;
+    m->bt = config->block_tokens;
+    m->n_blocks = config->n_blocks;
     for (int s = 0; s < MODEL_SPACES; s++)
         m->root[s] = ++m->last_root;
 }
@@ -112,7 +113,7 @@ static bool leaf(const struct model *m, int b)
     return true;
 }
 
-static bool live(const struct model *m, uint32_t root)
+bool model_live_root(const struct model *m, uint32_t root)
 {
     for (int s = 0; s < MODEL_SPACES; s++)
         if (m->root[s] == root)
@@ -127,13 +128,14 @@ uint32_t model_evict(struct model *m, uint32_t n)
         int victim = -1;
         for (int b = 0; b < MODEL_BLOCKS; b++) {
             const struct model_block *at = &m->block[b];
-            if (at->used && live(m, at->root) &&
+            if (at->used && model_live_root(m, at->root) &&
                 (victim < 0 || at->stamp < m->block[victim].stamp) && leaf(m, b) && !held(m, at))
                 victim = b;
         }
         if (victim < 0)
             break;
         m->block[victim].used = false;
+        model_snapshot_orphans(m);
     }
     m->count.evicted_blocks += gone;
     return gone;
@@ -142,8 +144,9 @@ uint32_t model_evict(struct model *m, uint32_t n)
 void model_reap(struct model *m)
 {
     for (int b = 0; b < MODEL_BLOCKS; b++)
-        if (m->block[b].used && !live(m, m->block[b].root) && !held(m, &m->block[b]))
+        if (m->block[b].used && !model_live_root(m, m->block[b].root) && !held(m, &m->block[b]))
             m->block[b].used = false;
+    model_snapshot_reap(m);
 }
 
 /* ---- finding -------------------------------------------------------------------------- */
@@ -183,7 +186,7 @@ void model_find(const struct model *m, const struct model_ask *ask, struct model
     const struct key *q = &ask->query;
     uint32_t most = ask->max_match ? ask->max_match : q->n ? q->n - 1 : 0;
     most = most < q->n ? most : q->n;
-    *out = (struct model_found){.tail_block = PFX_NO_BLOCK};
+    *out = (struct model_found){.tail_block = PFX_NO_BLOCK, .resident = -1, .tiered = -1};
     if (ask->flags & PFX_NO_MATCH)
         return;
     uint32_t depth = 0;
@@ -196,13 +199,14 @@ void model_find(const struct model *m, const struct model_ask *ask, struct model
     }
     uint32_t multiple = ask->multiple ? common_multiple(m->bt, ask->multiple) : m->bt;
     out->matched = depth * m->bt / multiple * multiple;
-    if (out->matched < depth * m->bt || ask->flags & PFX_NO_TAIL)
-        return;
-    uint32_t end = out->matched + m->bt < most ? out->matched + m->bt : most;
-    end = key_extra_after(q, out->matched, end);
-    int tail = model_tail(m, m->root[ask->space], q, out->matched, end, &out->tail_tokens);
-    if (tail >= 0)
-        out->tail_block = m->block[tail].page;
+    if (out->matched == depth * m->bt && !(ask->flags & PFX_NO_TAIL)) {
+        uint32_t end = out->matched + m->bt < most ? out->matched + m->bt : most;
+        end = key_extra_after(q, out->matched, end);
+        int tail = model_tail(m, m->root[ask->space], q, out->matched, end, &out->tail_tokens);
+        if (tail >= 0)
+            out->tail_block = m->block[tail].page;
+    }
+    model_offers(m, ask, out->matched + out->tail_tokens, out);
 }
 
 /* ---- counters ---------------------------------------------------------------------------- */
@@ -237,6 +241,11 @@ struct pfx_stats model_stats(const struct model *m)
     for (int b = 0; b < MODEL_BLOCKS; b++)
         for (int space = 0; space < MODEL_SPACES; space++)
             in_use[space] += m->block[b].used && m->block[b].root == m->root[space];
+    for (int i = 0; i < MODEL_SNAPSHOTS; i++)
+        if (model_findable(m, i)) {
+            *(m->snapshot[i].tiered ? &s.snapshots_tiered : &s.snapshots) += 1;
+            in_use[m->snapshot[i].space]++;
+        }
     for (int space = 0; space < MODEL_SPACES; space++)
         s.spaces += in_use[space] > 0;
     return s;

@@ -19,8 +19,7 @@ static bool stale(const struct model *m, const struct model_lease *l)
     return m->root[l->space] != l->root;
 }
 
-/* The lease, if this connection may change it. */
-static struct model_lease *mine(struct model *m, int conn, int lease, bool release_only)
+struct model_lease *model_mine(struct model *m, int conn, int lease, bool release_only)
 {
     struct model_lease *l = lease >= 0 ? &m->lease[lease] : NULL;
     if (!l || !l->used || l->group != m->conn[conn].group || (!release_only && stale(m, l)))
@@ -86,6 +85,7 @@ int model_flush(struct model *m, int space)
     for (int s = 0; s < MODEL_SPACES; s++)
         if (space == s || space < 0)
             m->root[s] = ++m->last_root;
+    model_snapshot_flush(m);
     model_reap(m);
     return 0;
 }
@@ -107,12 +107,14 @@ int model_lookup(struct model *m, int conn, const struct model_ask *ask, struct 
                               .space = ask->space,
                               .root = m->root[ask->space],
                               .tail = -1,
-                              .partial = -1};
+                              .partial = -1,
+                              .tail_tokens = out->tail_tokens};
     l->path = key_cut(&ask->query, out->matched);
     l->matched = out->matched / m->bt;
     for (int b = 0; b < MODEL_BLOCKS; b++)
         if (out->tail_tokens && m->block[b].used && m->block[b].page == out->tail_block)
             l->tail = b;
+    model_snapshot_lookup(m, l, ask, out);
     if (ask->query.n == 0 || ask->flags & (PFX_QUIET | PFX_NO_MATCH))
         return i;
     model_stamp(m, l->root, &l->path);
@@ -126,7 +128,7 @@ int model_lookup(struct model *m, int conn, const struct model_ask *ask, struct 
 
 int model_reserve(struct model *m, int conn, int lease, uint32_t n)
 {
-    struct model_lease *l = mine(m, conn, lease, false);
+    struct model_lease *l = model_mine(m, conn, lease, false);
     if (!l)
         return PFX_ESTALE;
     if (n == 0)
@@ -165,9 +167,14 @@ void model_take(struct model *m, int lease, const uint32_t *pages, uint32_t n)
     }
 }
 
+static int kept(const struct model *m, int snapshot, uint32_t tokens)
+{
+    return snapshot >= 0 && m->snapshot[snapshot].key.n <= tokens ? snapshot : -1;
+}
+
 int model_truncate(struct model *m, int conn, int lease, uint32_t n)
 {
-    struct model_lease *l = mine(m, conn, lease, false);
+    struct model_lease *l = model_mine(m, conn, lease, false);
     if (!l)
         return PFX_ESTALE;
     if (n > model_table(l))
@@ -177,6 +184,10 @@ int model_truncate(struct model *m, int conn, int lease, uint32_t n)
     if (n == model_table(l))
         return 0;
     l->tail = -1;
+    l->resident = kept(m, l->resident, n * m->bt);
+    l->tiered = kept(m, l->tiered, n * m->bt);
+    if (l->written.n > n * m->bt)
+        l->written.n = 0;
     if (l->final_position > n) {
         l->partial = -1;
         l->final_position = 0;
@@ -194,7 +205,7 @@ int model_truncate(struct model *m, int conn, int lease, uint32_t n)
 
 int model_release(struct model *m, int conn, int lease)
 {
-    struct model_lease *l = mine(m, conn, lease, true);
+    struct model_lease *l = model_mine(m, conn, lease, true);
     if (!l)
         return PFX_ESTALE;
     give_back(m, l);
@@ -269,7 +280,7 @@ static bool contradicts(const struct model *m, const struct model_lease *l,
 int model_insert(struct model *m, int conn, int lease, const struct key *written, bool final,
                  uint32_t *canonical, struct pfx_insert_result *out)
 {
-    struct model_lease *l = mine(m, conn, lease, false);
+    struct model_lease *l = model_mine(m, conn, lease, false);
     if (!l)
         return PFX_ESTALE;
     if (contradicts(m, l, written) || (l->final && written->n > l->final_written))
@@ -287,6 +298,8 @@ int model_insert(struct model *m, int conn, int lease, const struct key *written
         l->inserted = true;
         model_stamp(m, l->root, &l->path);
     }
+    if (!l->final && written->n > l->path.n && table > model_held(m, l))
+        l->written = *written;
     if (final && !l->final) {
         bool room = whole == covered && covered < table && whole == model_held(m, l);
         if (written->n % m->bt && room)

@@ -1,6 +1,7 @@
 /* B23 (ii): an edge of 8 blocks split at its 7 inner boundaries in all 5,040 orders, with an audit
  * after every step, then evicted to empty. */
 #include "tests/model/backend.h"
+#include "tests/model/model.h"
 
 #include <string.h>
 
@@ -102,7 +103,8 @@ static bool next_order(uint32_t *a)
 START_TEST(b23_5040_split_orders)
 {
     struct rng r = rng_seeded("splits");
-    struct backend b = backend_local(1, POOL, UINT64_MAX, rng_next(&r));
+    const struct model_config config = {.block_tokens = 1, .n_blocks = POOL};
+    struct backend b = backend_local(&config, UINT64_MAX, rng_next(&r), NULL);
     b.attach(b.self, 0, NULL);
     uint32_t order[CUTS] = {1, 2, 3, 4, 5, 6, 7};
     unsigned orders = 0;

@@ -1,6 +1,6 @@
-/* Public reports B30 to B48 as far as they need neither snapshots nor a disk: waiting, stopped
- * workers, mappings of a dead daemon, sizes, odd input, flush. Those about killed workers (B38) are
- * in tests/death/. */
+/* Public reports B30 to B48 as far as they need neither snapshots (test_snapshots_public.c,
+ * test_snapshots_spaces.c) nor a disk: waiting, stopped workers, mappings of a dead daemon, sizes,
+ * odd input, flush. Those about killed workers (B38) are in tests/death/. */
 #include "tests/raw.h"
 #include "tests/worker.h"
 
