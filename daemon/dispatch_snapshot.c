@@ -49,7 +49,7 @@ void offer_snapshots(struct call *c, struct lease *l, const uint32_t *rest, uint
     struct snapshots_found found = {0};
     if (want.states)
         index_snapshots(index_view_of(c->d->index), l->path.where, &want, &found);
-    c->cost += 16ull * found.nodes; /* as a climb of ours */
+    c->cost += (16ull + c->d->layout.block_tokens / 16) * found.work;
     bool quiet = c->rq->flags & RF_QUIET;
     if (!quiet && l->session)
         snapshots_live(sn, l->space_number, l->session);

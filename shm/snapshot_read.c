@@ -28,7 +28,9 @@
  *
  * Every turn lowers the limit, and ends a block or passes the one best of many entries that leave T
  * at the same token: at most block_tokens turns a block, two where snapshots are aligned, however
- * many entries there are. Depths that are not the wanted multiple are skipped by rounding the
+ * many entries there are. Only a comb, with entries that leave T one token later each, costs more:
+ * made on purpose it could hold up others, so a search gives up after turns_most(), and offers
+ * nothing above. Depths that are not the wanted multiple are skipped by rounding the
  * limit down. A tail is looked up by its session: one descent a node.
  */
 #include "shm/snapshot_read.h"
@@ -170,6 +172,7 @@ struct search {
     uint32_t child; /* that the climb came from; 0: none */
     struct seen child_seen;
     bool read_child; /* for T */
+    uint32_t turns;  /* so far, of all nodes */
     /* T after f whole blocks, if it has been read */
     uint32_t f, n;
     const uint32_t *text;
@@ -319,6 +322,13 @@ static uint32_t turn(const struct search *s, uint32_t p, uint32_t state, uint64_
     return 0;
 }
 
+/* A turn compares a block's tokens some times: a millisecond in all. */
+static uint32_t turns_most(const struct index_view *v)
+{
+    uint32_t most = (1u << 20) / v->params.block_tokens;
+    return most < 4096 ? most : 4096;
+}
+
 static struct snapshot_found deepest_exact(struct search *s, uint32_t state, uint64_t limit)
 {
     uint32_t bt = s->v->params.block_tokens;
@@ -326,8 +336,9 @@ static struct snapshot_found deepest_exact(struct search *s, uint32_t state, uin
     for (;;) {
         limit = rounded(s, limit);
         uint32_t f = (uint32_t)(limit / bt);
-        if (limit == 0 || f < fewest(s) || !text_read(s, f))
+        if (limit == 0 || f < fewest(s) || s->turns >= turns_most(s->v) || !text_read(s, f))
             return none;
+        s->turns++;
         struct snapshot_key key = text_key(s, (uint32_t)(limit % bt));
         uint32_t p = last_until(s, &key, state);
         uint64_t lower = limit;
@@ -410,11 +421,12 @@ static bool all_found(const struct snapshot_want *want, const struct snapshots_f
 
 static bool search_once(struct search *s, struct snapshots_found *found)
 {
-    uint32_t depth = s->where.depth;
+    uint32_t depth = s->where.depth, nodes = 0;
     uint64_t identity = s->where.identity;
     *found = (struct snapshots_found){0};
     s->id = s->where.node;
     s->child = 0;
+    s->turns = 0;
     for (int tries = 0; tries < RETRIES; tries++) {
         if (!seen_read(s->v, s->id, &s->seen)) {
             if (s->id == 0 || s->id >= s->v->plan.max_nodes)
@@ -438,7 +450,7 @@ static bool search_once(struct search *s, struct snapshots_found *found)
             continue;
         }
         *found = got;
-        found->nodes++;
+        found->work = s->turns + ++nodes;
         if (root || all_found(s->want, found))
             return true;
         if (depth > s->seen.start)

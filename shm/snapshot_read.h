@@ -24,7 +24,7 @@ struct snapshot_found {
 
 struct snapshots_found {
     struct snapshot_found resident, tiered;
-    uint32_t nodes; /* climbed: what it cost */
+    uint32_t work; /* nodes climbed and turns taken */
 };
 
 /* The deepest resident and the deepest tiered snapshot of the path to `where` and the rest; of an

@@ -1,5 +1,5 @@
-/* A test a row of the founding interface (COVERAGE.md; but disk; snapshots: test_operations_states.c):
- * every operation that the project was founded on, across processes. */
+/* A test a row of the founding interface (COVERAGE.md; but disk; snapshots:
+ * test_operations_states.c): every operation that the project was founded on, across processes. */
 #include "tests/worker.h"
 
 #include <string.h>
