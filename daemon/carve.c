@@ -108,8 +108,9 @@ static bool make_snapshots(struct daemon *d, const struct geometry *g, char *why
     uint8_t *slots[DEVICES_MAX];
     if (!g->n_slots)
         return true;
-    snprintf(why, n_why, "--snapshots %u: there is no memory for their tables; ask for fewer",
-             g->n_slots);
+    snprintf(why, n_why, "%s: there is no memory for the tables of %llu snapshots; ask for fewer",
+             g->n_tier > g->n_slots ? "--snapshot-swap" : "--snapshots",
+             (unsigned long long)g->n_slots + g->n_tier);
     for (uint32_t i = 0; i < g->layout.n_devices; i++)
         slots[i] = (uint8_t *)device_address(d->devices[i]) +
                    pool_slots_offset(g->n_blocks, g->block_stride);

@@ -59,15 +59,19 @@ void offer_snapshots(struct call *c, struct lease *l, const uint32_t *rest, uint
         count_offer(c, l, &found);
 }
 
-/* What a lease holds may have moved since it was offered: another lease has fetched it. */
+/* What a lease holds may have moved since it was offered: another lease has fetched it. What a
+ * truncate has left deeper than match and tail is held, but no longer a part of the match. */
 static void best_offers(const struct call *c, const struct lease *l,
                         struct snapshot_facts best[SNAPSHOT_TIERED + 1])
 {
     const uint32_t held[2] = {l->resident, l->tiered};
+    uint64_t most = (uint64_t)l->matched * c->d->layout.block_tokens + l->tail_tokens;
     for (int i = 0; i < 2; i++) {
         if (!held[i])
             continue;
         struct snapshot_facts f = snapshot_facts(c->d->snapshots, held[i]);
+        if (f.depth > most)
+            continue;
         struct snapshot_facts *b = &best[f.state];
         if (f.depth > b->depth || (f.depth == b->depth && b->is_tail))
             *b = f;

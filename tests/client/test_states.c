@@ -308,6 +308,28 @@ START_TEST(limits_of_a_lookup)
 END_TEST
 
 /* At random: every depth, kind and tier, and every peek agrees with its lookup. */
+/* A cut ends the hold on the tail: what was offered beyond the match is no part of it any more,
+ * although the lease still has the state, whose tokens it may have copied. */
+START_TEST(fetch_after_a_truncate)
+{
+    struct scene s;
+    scene_open(&s);
+    keep(&s.w, "aaaabbbb", 2, PFX_EXACT, 0);
+    struct held l = ask(&s.w, "aaax", 0, 0);
+    ck_assert_uint_eq(l.match.matched_tokens, 0);
+    ck_assert_uint_eq(l.match.tail_tokens, 3);
+    ck_assert_uint_eq(l.match.snapshot.depth, 2);
+    OK(grab(&s.w, &l, 2));
+    OK(cut(&s.w, &l, 1));
+    OK(fetch(&s.w, &l));
+    ck_assert_uint_eq(l.match.tail_tokens, 0);
+    ck_assert_uint_eq(l.match.snapshot.slot, PFX_NO_SLOT);
+    ck_assert_uint_eq(l.match.snapshot.depth, 0);
+    drop(&s.w, &l);
+    scene_close(&s);
+}
+END_TEST
+
 START_TEST(peek_agrees_with_lookup)
 {
     struct scene s;
@@ -516,6 +538,7 @@ Suite *test_suite(void)
     tcase_add_test(t, lease_of_a_mate);
     tcase_add_test(t, depths_that_a_lease_may_name);
     tcase_add_test(t, limits_of_a_lookup);
+    tcase_add_test(t, fetch_after_a_truncate);
     tcase_add_test(t, peek_agrees_with_lookup);
     tcase_add_test(t, null_cache_takes_states);
     tcase_add_test(t, pool_of_states_alone);
