@@ -93,12 +93,16 @@ static void see_snapshots(struct audit *a, const struct lease *l)
     }
     a->holds[l->resident]++;
     a->holds[l->tiered]++;
-    for (uint32_t i = 0; i < l->n_slots; i++)
-        if (l->slots[i] == 0 || l->slots[i] > d->n_slots)
-            FIND(a, "lease %llx lists slot %u of %u", (unsigned long long)l->id, l->slots[i],
-                 d->n_slots);
-        else
-            a->slots[l->slots[i]]++;
+    uint32_t n = 0;
+    for (uint32_t slot = l->first_slot; slot && n <= d->n_slots;
+         slot = d->leases.snapshots[slot].next, n++) {
+        a->slots[slot]++;
+        if (d->leases.snapshots[slot].lease != l)
+            FIND(a, "lease %llx lists slot %u, which is another's", (unsigned long long)l->id,
+                 slot);
+    }
+    if (n != l->n_slots)
+        FIND(a, "lease %llx counts %u slots, walked %u", (unsigned long long)l->id, l->n_slots, n);
 }
 
 static void audit_lease(struct audit *a, const struct group *g, const struct lease *l)

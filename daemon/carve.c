@@ -81,7 +81,7 @@ static bool make_tables(struct daemon *d, const struct geometry *g, char *why, s
     if (!d->index)
         return false;
     d->spaces = spaces_new(d->index);
-    return d->spaces && leases_init(&d->leases, lease_slots(d->options));
+    return d->spaces && leases_init(&d->leases, lease_slots(d->options), g->n_slots);
 }
 
 static bool make_devices(struct daemon *d, const struct geometry *g, char *why, size_t n_why)

@@ -295,7 +295,7 @@ int op_release(struct call *c)
     struct lease *l = lease_find(c->d, c->s, c->rq->lease);
     if (!l)
         return STATUS_ESTALE;
-    c->cost += l->n_pages;
+    c->cost += l->n_pages + l->n_slots;
     lease_release(c->d, l);
     return 0;
 }

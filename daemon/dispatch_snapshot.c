@@ -100,19 +100,6 @@ void answer_snapshots(struct call *c, const struct lease *l)
 
 /* ---- reserve and cancel ---------------------------------------------------------------------- */
 
-static bool slots_room(struct lease *l)
-{
-    if (l->n_slots < l->cap_slots)
-        return true;
-    uint32_t cap = l->cap_slots ? 2 * l->cap_slots : 4;
-    uint32_t *slots = realloc(l->slots, cap * sizeof *slots);
-    if (!slots)
-        return false;
-    l->slots = slots;
-    l->cap_slots = cap;
-    return true;
-}
-
 int op_snapshot_reserve(struct call *c)
 {
     if (c->rq->flags)
@@ -131,8 +118,6 @@ int go_on_snapshot_reserve(struct call *c)
     struct lease *l = call_lease(c);
     if (!l)
         return STATUS_ESTALE;
-    if (!slots_room(l))
-        return STATUS_ENOSPC;
     switch (snapshots_make_room(sn)) {
     case ROOM_SOON:
         return STARTED;
@@ -141,17 +126,9 @@ int go_on_snapshot_reserve(struct call *c)
     case ROOM_YES:
         break;
     }
-    l->slots[l->n_slots++] = c->out->number.slot = slot_take(sn);
+    c->out->number.slot = slot_take(sn);
+    lease_slot_add(c->d, l, c->out->number.slot);
     return 0;
-}
-
-/* The place of a slot in the lease's list; n_slots: it is not there. */
-static uint32_t slot_find(const struct lease *l, uint64_t slot)
-{
-    uint32_t i = 0;
-    while (i < l->n_slots && l->slots[i] != slot)
-        i++;
-    return i;
 }
 
 static bool slot_right(const struct call *c)
@@ -165,11 +142,11 @@ int op_snapshot_cancel(struct call *c)
     if (!slot_right(c))
         return STATUS_EINVAL;
     struct lease *l = call_lease(c);
-    uint32_t at = l ? slot_find(l, c->rq->number.n) : 0;
-    if (!l || at == l->n_slots)
+    uint32_t slot = (uint32_t)c->rq->number.n;
+    if (!l || !lease_has_slot(c->d, l, slot))
         return STATUS_ESTALE;
-    slot_give(c->d->snapshots, l->slots[at]);
-    l->slots[at] = l->slots[--l->n_slots];
+    lease_slot_remove(c->d, l, slot);
+    slot_give(c->d->snapshots, slot);
     return 0;
 }
 
@@ -232,16 +209,15 @@ int op_snapshot_insert(struct call *c)
         return STATUS_ESTALE;
     if (q->kind != SNAPSHOT_EXACT && l->session == 0)
         return STATUS_EINVAL;
-    uint32_t at = slot_find(l, q->n);
-    if (at == l->n_slots)
+    uint32_t slot = (uint32_t)q->n;
+    if (!lease_has_slot(c->d, l, slot))
         return STATUS_ESTALE;
     struct snapshot_save save = {
         .space = l->space_number, .session = l->session, .kind = (enum snapshot_kind)q->kind};
     bool null_index = c->d->options->null_index;
     if (!null_index && !position(c, l, q->depth, &save))
         return STATUS_ECONFLICT;
-    uint32_t slot = l->slots[at];
-    l->slots[at] = l->slots[--l->n_slots];
+    lease_slot_remove(c->d, l, slot);
     if (null_index)
         slot_give(c->d->snapshots, slot);
     else

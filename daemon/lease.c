@@ -5,13 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool leases_init(struct leases *ls, uint32_t n_slots)
+bool leases_init(struct leases *ls, uint32_t n_slots, uint32_t snapshots)
 {
     *ls = (struct leases){.n_slots = n_slots};
     ls->slot = calloc(n_slots, sizeof *ls->slot);
     ls->generation = calloc(n_slots, sizeof *ls->generation);
     ls->free = calloc(n_slots, sizeof *ls->free);
-    if (ls->slot && ls->generation && ls->free)
+    if (snapshots)
+        ls->snapshots = calloc((size_t)snapshots + 1, sizeof *ls->snapshots);
+    if (ls->slot && ls->generation && ls->free && (!snapshots || ls->snapshots))
         return true;
     leases_deinit(ls);
     return false;
@@ -22,6 +24,7 @@ void leases_deinit(struct leases *ls)
     free(ls->slot);
     free(ls->generation);
     free(ls->free);
+    free(ls->snapshots);
     memset(ls, 0, sizeof *ls);
 }
 
@@ -98,6 +101,34 @@ void lease_drop_pages(struct daemon *d, struct lease *l, uint32_t keep)
     l->cap_pages = l->n_pages;
 }
 
+void lease_slot_add(struct daemon *d, struct lease *l, uint32_t slot)
+{
+    struct lease_slot *at = d->leases.snapshots;
+    at[slot] = (struct lease_slot){.lease = l, .next = l->first_slot};
+    if (l->first_slot)
+        at[l->first_slot].prev = slot;
+    l->first_slot = slot;
+    l->n_slots++;
+}
+
+void lease_slot_remove(struct daemon *d, struct lease *l, uint32_t slot)
+{
+    struct lease_slot *at = d->leases.snapshots, was = at[slot];
+    if (was.prev)
+        at[was.prev].next = was.next;
+    else
+        l->first_slot = was.next;
+    if (was.next)
+        at[was.next].prev = was.prev;
+    at[slot] = (struct lease_slot){0};
+    l->n_slots--;
+}
+
+bool lease_has_slot(const struct daemon *d, const struct lease *l, uint64_t slot)
+{
+    return slot >= 1 && slot <= d->n_slots && d->leases.snapshots[slot].lease == l;
+}
+
 void lease_drop_snapshots(struct daemon *d, struct lease *l, uint64_t tokens)
 {
     uint32_t *const offered[2] = {&l->resident, &l->tiered};
@@ -121,8 +152,11 @@ void lease_release(struct daemon *d, struct lease *l)
     lease_drop_pages(d, l, 0);
     lease_drop_snapshots(d, l, 0);
     lease_drop_residue(l);
-    while (l->n_slots)
-        slot_give(d->snapshots, l->slots[--l->n_slots]);
+    while (l->first_slot) {
+        uint32_t reserved = l->first_slot;
+        lease_slot_remove(d, l, reserved);
+        slot_give(d->snapshots, reserved);
+    }
     index_unhold(d->index, &l->partial);
     index_unhold(d->index, &l->tail);
     index_unhold(d->index, &l->path);
@@ -136,7 +170,6 @@ void lease_release(struct daemon *d, struct lease *l)
     ls->slot[slot] = NULL;
     ls->free[ls->n_free++] = slot;
     ls->n_used--;
-    free(l->slots);
     free(l->pages);
     free(l);
     spaces_unuse(d->spaces, space);

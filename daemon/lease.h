@@ -50,8 +50,7 @@ struct lease {
     uint32_t n_pages, cap_pages;
 
     uint32_t resident, tiered;      /* snapshots that it was offered and holds; 0: none */
-    uint32_t *slots;                /* reserved, not yet saved */
-    uint32_t n_slots, cap_slots;
+    uint32_t n_slots, first_slot;   /* reserved and not yet saved: a list through lease_slot */
     struct lease_residue *residue;  /* NULL: none */
 };
 
@@ -63,15 +62,23 @@ struct lease_residue {
     uint32_t tokens[];
 };
 
+/* By slot: whose it is while it is private, and the next one of that lease. */
+struct lease_slot {
+    struct lease *lease;
+    uint32_t prev, next; /* 0: none */
+};
+
 struct leases {
     struct lease **slot;
     uint32_t *generation;
     uint32_t *free;
     uint32_t n_slots, n_free, n_used;
     uint32_t top; /* slots from here on were never used */
+    struct lease_slot *snapshots; /* by snapshot slot; NULL: the pool has none */
 };
 
-bool leases_init(struct leases *ls, uint32_t n_slots);
+/* `snapshots`: slots of the pool. */
+bool leases_init(struct leases *ls, uint32_t n_slots, uint32_t snapshots);
 void leases_deinit(struct leases *ls);
 
 /* NULL: no memory or no slot (the caller answers PFX_ENOSPC). */
@@ -94,6 +101,11 @@ void lease_count_private(struct lease *l, int64_t n);
 
 /* Give back the private pages of positions from matched + keep on. */
 void lease_drop_pages(struct daemon *d, struct lease *l, uint32_t keep);
+
+/* A snapshot slot begins, or ends, to be the lease's; what is its. */
+void lease_slot_add(struct daemon *d, struct lease *l, uint32_t slot);
+void lease_slot_remove(struct daemon *d, struct lease *l, uint32_t slot);
+bool lease_has_slot(const struct daemon *d, const struct lease *l, uint64_t slot);
 
 /* End its holds on snapshots deeper than `tokens`. */
 void lease_drop_snapshots(struct daemon *d, struct lease *l, uint64_t tokens);

@@ -32,7 +32,7 @@ static void make_index(struct local *x, const struct model_config *config, uint6
         &(struct index_config){.region = d->header, .pool = &d->pool, .policy = x->options.policy});
     REQUIRE(d->index != NULL);
     d->spaces = spaces_new(d->index);
-    REQUIRE(d->spaces && leases_init(&d->leases, 256));
+    REQUIRE(d->spaces && leases_init(&d->leases, 256, config->n_slots));
 }
 
 static void make_snapshots(struct local *x, const struct model_config *config,
