@@ -2,14 +2,18 @@
  * Blobs in the daemon's own memory: what a slot of the pool holds, moved to plain memory. It serves
  * where the pool is the scarcer of the two; a disk tier has the same interface.
  *
- * Blobs are found by key in a chained table; transfers stand in a line, and one step copies at most
- * STEP_BYTES of the first, so that no worker waits longer for another's gigabytes.
+ * Rooms for all blobs are mapped at the start and never given back: unmapping a large one would
+ * hold up everybody (64 MiB: 5 ms), and so would faulting it in anew at each spill. What was never
+ * used costs nothing. Blobs are found by key in a chained table; transfers stand in a line, and one
+ * step copies at most STEP_BYTES of the first, so that no worker waits longer for another's
+ * gigabytes.
  */
 #include "daemon/list.h"
 #include "daemon/tier.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { STEP_BYTES = 256 * 1024 };
 
@@ -20,14 +24,16 @@ struct blob {
     uint64_t moved; /* bytes, of all devices one after the other */
     uint32_t slot;
     bool whole; /* it was put in full */
-    uint8_t bytes[];
 };
 
 struct tier_memory {
     struct tier tier;
-    uint32_t n_devices, n_blobs, most;
+    uint32_t n_devices, most, top; /* rooms from top on were never used */
     uint64_t bytes, stride;
     struct list line;
+    struct blob *blob; /* by room */
+    struct blob *free; /* through chain */
+    uint8_t *rooms;
     struct blob **heads;
     uint32_t mask;
     uint8_t *slots[];
@@ -45,15 +51,15 @@ static struct blob **link_to(struct tier_memory *m, uint64_t key)
 static bool memory_put(struct tier *t, uint64_t key, uint32_t slot)
 {
     struct tier_memory *m = (struct tier_memory *)t;
-    if (m->n_blobs == m->most)
-        return false;
-    struct blob *b = malloc(sizeof *b + m->bytes * m->n_devices);
-    if (!b)
+    struct blob *b = m->free;
+    if (b)
+        m->free = b->chain;
+    else if (m->top < m->most)
+        b = &m->blob[m->top++];
+    else
         return false;
     *b = (struct blob){.key = key, .slot = slot};
-    struct blob **link = link_to(m, key);
-    *link = b;
-    m->n_blobs++;
+    *link_to(m, key) = b;
     list_append(&m->line, &b->line);
     return true;
 }
@@ -78,8 +84,18 @@ static void memory_drop(struct tier *t, uint64_t key)
         return;
     *link = b->chain;
     list_remove(&b->line);
-    free(b);
-    m->n_blobs--;
+    b->chain = m->free;
+    m->free = b;
+}
+
+static uint64_t room_bytes(const struct tier_memory *m)
+{
+    return m->bytes * m->n_devices;
+}
+
+static uint8_t *room_of(const struct tier_memory *m, const struct blob *b)
+{
+    return m->rooms + (uint64_t)(b - m->blob) * room_bytes(m);
 }
 
 /* The next piece of the transfer, within one device. */
@@ -87,7 +103,7 @@ static void move_piece(struct tier_memory *m, struct blob *b)
 {
     uint64_t device = b->moved / m->bytes, at = b->moved % m->bytes, n = m->bytes - at;
     n = n < STEP_BYTES ? n : STEP_BYTES;
-    uint8_t *slot = m->slots[device] + b->slot * m->stride + at, *blob = b->bytes + b->moved;
+    uint8_t *slot = m->slots[device] + b->slot * m->stride + at, *blob = room_of(m, b) + b->moved;
     if (b->whole)
         memcpy(slot, blob, n);
     else
@@ -103,7 +119,7 @@ static bool memory_step(struct tier *t, struct tier_over *over, unsigned *n_over
         return false;
     struct blob *b = list_entry(m->line.next, struct blob, line);
     move_piece(m, b);
-    if (b->moved == m->bytes * m->n_devices) {
+    if (b->moved == room_bytes(m)) {
         b->whole = true;
         list_remove(&b->line);
         *over = (struct tier_over){b->key, TIER_DONE};
@@ -115,9 +131,9 @@ static bool memory_step(struct tier *t, struct tier_over *over, unsigned *n_over
 static void memory_free(struct tier *t)
 {
     struct tier_memory *m = (struct tier_memory *)t;
-    for (uint32_t i = 0; m->heads && i <= m->mask; i++)
-        while (m->heads[i])
-            memory_drop(t, m->heads[i]->key);
+    if (m->rooms)
+        munmap(m->rooms, m->most * room_bytes(m));
+    free(m->blob);
     free(m->heads);
     free(m);
 }
@@ -140,11 +156,15 @@ struct tier *tier_memory_new(uint8_t *const *slots, uint32_t n_devices, uint64_t
     while (m->mask < n_blobs / 2)
         m->mask = 2 * m->mask + 1;
     list_init(&m->line);
+    memcpy(m->slots, slots, n_devices * sizeof *slots);
     m->heads = calloc((size_t)m->mask + 1, sizeof *m->heads);
-    if (!m->heads) {
-        free(m);
+    m->blob = calloc(n_blobs, sizeof *m->blob);
+    void *rooms = mmap(NULL, n_blobs * room_bytes(m), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    m->rooms = rooms == MAP_FAILED ? NULL : rooms;
+    if (!m->heads || !m->blob || !m->rooms) {
+        memory_free(&m->tier);
         return NULL;
     }
-    memcpy(m->slots, slots, n_devices * sizeof *slots);
     return &m->tier;
 }

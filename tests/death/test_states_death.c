@@ -206,7 +206,7 @@ enum { ROUNDS = 12 };
 static void setup_large(struct host *h, struct worker *w)
 {
     HOST_START(h, "--blocks", "32", "--block-tokens", "4", "--block-bytes", "64", "--snapshots",
-               "1", "--snapshot-bytes", "32M", "--snapshot-swap", "96M");
+               "1", "--snapshot-bytes", "160M", "--snapshot-swap", "160M");
     worker_open(w, h, NULL);
 }
 

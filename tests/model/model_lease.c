@@ -184,6 +184,7 @@ int model_truncate(struct model *m, int conn, int lease, uint32_t n)
     if (n == model_table(l))
         return 0;
     l->tail = -1;
+    l->tail_tokens = 0;
     l->resident = kept(m, l->resident, n * m->bt);
     l->tiered = kept(m, l->tiered, n * m->bt);
     if (l->written.n > n * m->bt)

@@ -300,14 +300,15 @@ static uint32_t depth_of(const struct model *m, int id)
     return id < 0 ? 0 : m->snapshot[id].key.n;
 }
 
-/* What the lease was offered, as it is now: another may have fetched it. */
+/* What the lease was offered, as it is now: another may have fetched it. After a cut, what is
+ * deeper than match and tail is held, but not reported. */
 static void offered(const struct model *m, const struct model_lease *l, struct model_found *out)
 {
     const int held_by_it[2] = {l->resident, l->tiered};
     out->resident = out->tiered = -1;
     for (int i = 0; i < 2; i++) {
         int id = held_by_it[i];
-        if (id < 0)
+        if (id < 0 || depth_of(m, id) > l->matched * m->bt + l->tail_tokens)
             continue;
         int *best = m->snapshot[id].tiered ? &out->tiered : &out->resident;
         if (depth_of(m, id) > depth_of(m, *best) ||
