@@ -351,7 +351,7 @@ int call_fail(struct pfx *c, const struct call *call)
         return fail_space(c, call->status, call->look.space);
     if (call->op == OP_SPACE_CLOSE)
         return fail_space(c, call->status, call->request.space.space);
-    return fail(c, call->status, NULL);
+    return fail(c, call->status, call_why(c, call->op, call->status));
 }
 
 int call_run(struct pfx *c, struct call *call)

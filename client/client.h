@@ -357,6 +357,10 @@ uint32_t lookup_multiple(const struct pfx *c, uint32_t match_multiple);
 
 /* ---- check.c: 0, or PFX_EINVAL and a sentence in pfx.why -------------------------- */
 
+/* What a status means for this call, where that says more than the status's own sentence; else
+ * NULL. */
+const char *call_why(const struct pfx *c, uint32_t op, int status);
+
 /* Remember why a call of this connection failed: NULL stands for the status's own sentence. */
 int fail(struct pfx *c, int status, const char *why);
 /* The same for a call on a space: PFX_ENOENT names it. */

@@ -28,7 +28,11 @@
  *            (user id, name); once its last member has gone, the name is a new group.
  *   snapshot recurrent (SSM) state after exactly `depth` tokens of a prefix,
  *            in one slot of `snapshot_bytes`.
- *   tier     DEVICE (GPU or host pool) or DISK (the high-speed-swap files).
+ *   session  a conversation, by a number that the caller chooses, known in its space in
+ *            all connections of the daemon: two engines that use one number share
+ *            its tail. So take a random or hashed 64-bit id; 0 is none.
+ *   tier     DEVICE (GPU or host pool) or DISK (the high-speed-swap files; for
+ *            snapshots also the daemon's memory, --snapshot-swap).
  *
  * Rules that hold everywhere
  *   - Content decides a match: tokens (and extras) are compared in full, in every
@@ -125,7 +129,8 @@ struct pfx_layout {
     uint32_t size;
     uint32_t block_tokens;     /* tokens in a block                           */
     uint64_t block_bytes;      /* bytes of one block on one device; 0: states only */
-    uint64_t snapshot_bytes;   /* bytes of one slot on one device; 0: no states */
+    uint64_t snapshot_bytes;   /* bytes of one slot on one device, any number;
+                                  0: no states                                */
     uint32_t n_devices;        /* shards (tensor-parallel ranks) of a block   */
     uint32_t reserved;
     uint8_t model_digest[32];  /* of weights, KV dtype, scales, memory order  */
@@ -196,9 +201,10 @@ int pfx_ping(pfx *c);
 
 /* One device's memory as one contiguous range of addresses in this process:
  * block b is at blocks + b * block_stride, slot s at slots + s * slot_stride. Host addresses
- * for a host pool, device addresses for a CUDA pool. blocks (slots) is NULL where the layout
- * has none. Mappings stay readable after PFX_EGONE until pfx_close. PFX_EINVAL when the
- * device was not mapped. */
+ * for a host pool, device addresses for a CUDA pool. Blocks and slots are aligned to 64 bytes:
+ * slot_stride is snapshot_bytes rounded up to that. blocks (slots) is NULL where the layout has
+ * none. Mappings stay readable after PFX_EGONE until pfx_close. PFX_EINVAL when the device was not
+ * mapped. */
 struct pfx_pool_view {
     uint32_t size;
     uint32_t is_cuda;
@@ -322,7 +328,8 @@ int pfx_peek_full(pfx *c, const struct pfx_lookup_args *args, struct pfx_peeked 
  * an empty lease (n_tokens 0, PFX_NO_MATCH) counts as nothing but a lease.
  *
  * With PFX_FETCH what is on disk is brought in first; blocks that cannot be read are a miss: the
- * call returns 0 with the shorter match.
+ * call returns 0 with the shorter match. Where no slot can be had for a snapshot, it returns 0 with
+ * the tiered offer still there.
  *
  * The arrays in *out are the library's, and stay valid and unchanged until the lease is released
  * (or fetched). Errors: PFX_ENOENT (space), PFX_ENOSPC (this worker has as many leases as
@@ -390,6 +397,35 @@ int pfx_release(pfx *c, uint64_t lease);
 
 /* ---- snapshots --------------------------------------------------------- */
 
+/* To use a snapshot. KV serves from any position on, a state at its own depth alone. So a hybrid
+ * engine goes on at `depth` = snapshot.depth (0 where slot is PFX_NO_SLOT), and keeps the first
+ * depth / block_tokens matched blocks; `rest` = depth % block_tokens tokens follow them:
+ *
+ *     below the match, rest 0    keep the blocks before it
+ *     inside a matched block     keep those before that; `rest` tokens of it are copied
+ *     at matched_tokens          keep all
+ *     beyond it                  keep all; `rest` tokens of tail_block are copied
+ *     none, recurrent layers     keep 0: KV without a state is of no use
+ *
+ *   1. With rest: copy those tokens of blocks[depth / block_tokens], or of tail_block, to memory of
+ *      your own. Copy the state out of its slot. Both before 2, which ends the holds.
+ *   2. pfx_truncate to depth / block_tokens blocks, if there are more; pfx_snapshot_drop.
+ *   3. pfx_reserve, and put the copied tokens into the first reserved block.
+ *   4. Compute from `depth` on, write to reserved blocks only, never to a matched one, and insert.
+ *      What was cached already counts in duplicate_blocks.
+ *
+ * Where tier_depth is deeper, a fetch brings that one in; PFX_FETCH has tried it already. */
+
+/* EXACT: the state after exactly `depth` tokens, as prefill leaves it; good for whoever has that
+ * prefix. File one where prompts part (the end of a system prompt) and just before a prompt's end.
+ * TAIL: the state at a turn's end, by when the layers may have run past `depth` (through a stop
+ * sequence, or drafted tokens that were refused) and cannot go back: an approximation, good for its
+ * own conversation only. An exact state may be filed as a tail too, so that the next turn's takes
+ * its place.
+ * SIBLING: an exact state that was set aside earlier in the turn, at the start of the answer, say.
+ * It serves the next prompt where that leaves the answer before the tail (edited, or tokenized
+ * anew), and other sessions. File the tail first, then its sibling: a tail takes the session's
+ * older sibling away. */
 enum pfx_snapshot_kind {
     PFX_EXACT = 0,             /* a pure function of the prefix: any session  */
     PFX_TAIL = 1,              /* state runs past depth: this session only    */
@@ -412,7 +448,8 @@ int pfx_snapshot_reserve(pfx *c, uint64_t lease, uint32_t *slot);
  * aligned or not; the cache owns it from here. `depth` may lie in the partly filled block after the
  * published ones: up to the n_written of the latest insert that went beyond them, or up to the end
  * of the tail that the lookup offered. A later lookup is offered it where its match and tail reach
- * that far.
+ * that far: in a partly filled block only if that block is cached too, by an insert with PFX_FINAL,
+ * or as soon as a longer insert publishes the block.
  *
  * An exact one takes the place of an exact one or sibling that is there. A session has one tail and
  * one sibling a space: a new one replaces the old, and a tail replaces both. A sibling where an

@@ -191,8 +191,10 @@ int ask_snapshot_insert(struct pfx *c, uint64_t lease, uint32_t slot, uint32_t d
     int status = check_slot(c, slot);
     if (status)
         return status;
-    if (depth == 0 || kind < PFX_EXACT || kind > PFX_TAIL_SIBLING)
-        return fail(c, PFX_EINVAL, "depth is 0, or kind is not one of enum pfx_snapshot_kind");
+    if (depth == 0)
+        return fail(c, PFX_EINVAL, "a snapshot covers at least one token: depth is 0");
+    if (kind < PFX_EXACT || kind > PFX_TAIL_SIBLING)
+        return fail(c, PFX_EINVAL, "kind is not one of enum pfx_snapshot_kind");
     const struct lease *l = lease_find(c, lease);
     if (kind != PFX_EXACT && l && l->own && l->session == 0)
         return fail(c, PFX_EINVAL, "a tail or sibling needs a lease with a session");

@@ -93,7 +93,9 @@ static bool make_devices(struct daemon *d, const struct geometry *g, char *why, 
         char note[512], cause[240];
         d->devices[i] = device_create(&want, cause, sizeof cause, note, sizeof note);
         if (!d->devices[i]) {
-            snprintf(why, n_why, "%s: %s", size_option(d), cause);
+            bool states =
+                (double)g->slot_stride * g->n_slots > (double)g->block_stride * g->n_blocks;
+            snprintf(why, n_why, "%s: %s", states ? "--snapshots" : size_option(d), cause);
             return false;
         }
         if (note[0])
@@ -184,6 +186,9 @@ int daemon_carve(struct daemon *d, const struct wire_layout *layout, char *why, 
     daemon_publish(d);
     shm_store_release(&d->header->ready, 1); /* this must be last: tools may look now */
     bool small = g.pool_bytes < 1 << 20;
+    if (d->n_slots)
+        log_info("snapshots: %u slot%s of %llu bytes on a device, %u more spilled", d->n_slots,
+                 PLURAL(d->n_slots), (unsigned long long)d->layout.snapshot_bytes, d->n_tier);
     log_info("pool: %u block%s of %u token%s and %llu bytes, %u slot%s, %u device%s of %llu %s",
              d->n_blocks, PLURAL(d->n_blocks), d->layout.block_tokens,
              PLURAL(d->layout.block_tokens), (unsigned long long)d->layout.block_bytes, d->n_slots,

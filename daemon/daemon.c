@@ -96,6 +96,19 @@ static void say_unused_bytes(const struct daemon *d)
                     (unsigned long long)o->bytes, o->blocks, (unsigned long long)used);
 }
 
+/* Options that can have no effect beside the others. */
+static void say_unused_options(const struct daemon *d)
+{
+    const struct options *o = d->options;
+    if (o->alpha != 0 && d->n_slots == 0)
+        log_warning("--alpha %g: there are no snapshots to rank; give --snapshots and "
+                    "--snapshot-bytes",
+                    o->alpha);
+    if (o->spill_min_tokens && d->n_tier == 0)
+        log_warning("--spill-min-tokens %u: nothing is spilled; give --snapshot-swap SIZE as well",
+                    o->spill_min_tokens);
+}
+
 static int start_cache(struct daemon *d)
 {
     char why[256];
@@ -106,6 +119,7 @@ static int start_cache(struct daemon *d)
     }
     if (daemon_carve(d, &d->options->layout, why, sizeof why) == 0) {
         say_unused_bytes(d);
+        say_unused_options(d);
         return 0;
     }
     log_error("%s", why);

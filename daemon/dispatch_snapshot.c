@@ -152,6 +152,8 @@ int op_snapshot_cancel(struct call *c)
 
 int op_snapshot_drop(struct call *c)
 {
+    if (c->rq->flags)
+        return STATUS_EINVAL;
     struct lease *l = call_lease(c);
     if (!l)
         return STATUS_ESTALE;

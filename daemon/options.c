@@ -158,7 +158,9 @@ static int check_pool(struct reading *r)
 {
     struct options *o = r->o;
     if (row_given(r, "snapshots") != row_given(r, "snapshot-bytes"))
-        return bad("--snapshots and --snapshot-bytes only mean something together");
+        return bad(row_given(r, "snapshots")
+                       ? "--snapshots: give --snapshot-bytes SIZE as well, how large a state is"
+                       : "--snapshot-bytes: give --snapshots N as well, how many slots");
     if ((o->snapshots == 0) != (o->layout.snapshot_bytes == 0))
         return bad("--snapshots and --snapshot-bytes must both be 0 or both be more");
     o->waits = o->bytes && !row_given(r, "blocks") && !row_given(r, "block-tokens") &&

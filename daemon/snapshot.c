@@ -88,8 +88,8 @@ enum room snapshots_make_room(struct snapshots *sn)
     if (sn->n_spilling)
         return ROOM_SOON;
     struct entry *e = rank_next(sn, TIER_SLOTS);
-    if (!e)
-        return ROOM_NO;
+    if (!e) /* what is being fetched may be nobody's any more when it has come */
+        return sn->n_transfers ? ROOM_SOON : ROOM_NO;
     if (e->depth >= sn->config.spill_min_tokens && spill_begin(sn, e))
         return ROOM_SOON;
     entry_evict(sn, e);
@@ -109,7 +109,8 @@ static struct entry *entry_new(struct snapshots *sn)
     assert(id <= sn->max);
     struct entry *e = &sn->entry[id];
     /* keys are never used twice */
-    *e = (struct entry){.used = true, .generation = e->generation, .failed = e->failed};
+    *e = (struct entry){
+        .used = true, .generation = e->generation, .failed = e->failed, .stored = e->stored};
     return e;
 }
 
@@ -136,7 +137,8 @@ static void count_leave(struct snapshots *sn, const struct entry *e, enum leave 
 {
     struct counters *n = sn->counters;
     if (e->state == SNAPSHOT_RESIDENT) {
-        n->snapshot_evictions += why == LEAVE_EVICTED || why == LEAVE_PREFIX;
+        ++*(why == LEAVE_EVICTED || why == LEAVE_PREFIX ? &n->snapshot_evictions
+                                                        : &n->snapshot_displaced);
         return;
     }
     switch (why) {

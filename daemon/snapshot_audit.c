@@ -180,6 +180,9 @@ static void audit_slots(struct audit *a, const uint8_t *listed)
 static void audit_counters(struct audit *a)
 {
     const struct counters *c = a->sn->counters;
+    expect(a, "resident snapshots of all that came and went", a->sn->n_in_tree[TIER_SLOTS],
+           c->snapshot_saves + c->snapshot_fetches - c->snapshot_spills - c->snapshot_evictions -
+               c->snapshot_displaced);
     expect(a, "spilled snapshots", a->sn->n_in_tree[TIER_BLOBS],
            c->snapshot_spills - c->snapshot_fetches - c->snapshot_forgotten - c->tier_resaved -
                c->tier_swept - c->tier_dropped);

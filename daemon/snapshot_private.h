@@ -23,6 +23,7 @@ struct entry {
     double score;
     uint64_t key;
     uint64_t failed;     /* the last key that the tier could not store */
+    uint64_t stored; /* and the last that it has stored, whatever became of it since */
     uint32_t generation; /* of the last key */
     uint32_t depth, slot;
     uint32_t holds;

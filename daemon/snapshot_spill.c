@@ -74,6 +74,7 @@ static void spill_over(struct snapshots *sn, struct entry *e, enum tier_outcome 
         return;
     }
     spill_end(sn, e);
+    e->stored = e->key;
     e->state = SNAPSHOT_TIERED;
     index_snapshot_move(sn->index, id_of(sn, e), NO_SLOT, e->key);
     pool_unpublish(&sn->slots, e->slot);
@@ -105,9 +106,10 @@ int spill_look(const struct snapshots *sn, struct spill *s)
         s->key = 0;
         return 0;
     }
-    if (!e->used || e->key != s->key)
-        return STATUS_ENOENT;
-    return e->transfer == TRANSFER_SPILL ? 1 : e->state == SNAPSHOT_TIERED ? 0 : STATUS_ENOENT;
+    if (e->stored == s->key) /* it may be forgotten by now, or fetched */
+        return 0;
+    bool moving = e->used && e->key == s->key && e->transfer == TRANSFER_SPILL;
+    return moving ? 1 : STATUS_ENOENT;
 }
 
 /* ---- up ---------------------------------------------------------------------------------- */

@@ -29,8 +29,8 @@
  * Every turn lowers the limit, and ends a block or passes the one best of many entries that leave T
  * at the same token: at most block_tokens turns a block, two where snapshots are aligned, however
  * many entries there are. Only a comb, with entries that leave T one token later each, costs more:
- * made on purpose it could hold up others, so a search gives up after turns_most(), and offers
- * nothing above. Depths that are not the wanted multiple are skipped by rounding the
+ * made on purpose it could hold up others, so after turns_most() a search looks only at whole
+ * blocks. Depths that are not the wanted multiple are skipped by rounding the
  * limit down. A tail is looked up by its session: one descent a node.
  */
 #include "shm/snapshot_read.h"
@@ -329,6 +329,27 @@ static uint32_t turns_most(const struct index_view *v)
     return most < 4096 ? most : 4096;
 }
 
+/* The deepest at a border of blocks, at most `f` of them: whatever is hung there is on the path.
+ * One descent for each number of blocks at which anything hangs. */
+static struct snapshot_found deepest_whole(struct search *s, uint32_t state, uint32_t f)
+{
+    const struct index_view *v = s->v;
+    uint32_t bt = v->params.block_tokens;
+    const struct snapshot_found none = {0};
+    while (f > 0 && f >= fewest(s) && still(s)) {
+        const struct snapshot_key key = {.depth = f * bt};
+        uint32_t p = last_until(s, &key, state);
+        uint32_t depth = p ? shm_load(&index_snapshot_at(v, p)->depth) : 0;
+        if (depth == f * bt && rounded(s, depth) == depth)
+            return (struct snapshot_found){p, depth, false};
+        if (p == 0 || depth > f * bt)
+            return none;
+        f = depth / bt < f ? depth / bt : f - 1;
+        s->turns++;
+    }
+    return none;
+}
+
 static struct snapshot_found deepest_exact(struct search *s, uint32_t state, uint64_t limit)
 {
     uint32_t bt = s->v->params.block_tokens;
@@ -336,7 +357,9 @@ static struct snapshot_found deepest_exact(struct search *s, uint32_t state, uin
     for (;;) {
         limit = rounded(s, limit);
         uint32_t f = (uint32_t)(limit / bt);
-        if (limit == 0 || f < fewest(s) || s->turns >= turns_most(s->v) || !text_read(s, f))
+        if (s->turns >= turns_most(s->v))
+            return deepest_whole(s, state, f);
+        if (limit == 0 || f < fewest(s) || !text_read(s, f))
             return none;
         s->turns++;
         struct snapshot_key key = text_key(s, (uint32_t)(limit % bt));

@@ -38,7 +38,7 @@
  * than in a fetch or pfx_snapshot_forget: a new save stands in their place; their session's next
  * tail or sibling; their prefix left, or the tier was full. */
 #define DETAILS(C)                                                                                \
-    C(slots_free, G) C(slots_private, G)                                                          \
+    C(slots_free, G) C(slots_private, G) C(snapshot_displaced, T)                                 \
     C(tier_resaved, T) C(tier_swept, T) C(tier_dropped, T)
 
 struct counters {

@@ -2,12 +2,15 @@
 
 #include <jansson.h>
 #include <stdio.h>
+#include <string.h>
 
 static int evict_run(const struct tool *t, int n, char **arg)
 {
     uint64_t blocks;
-    if (n != 1 || !parse_number(arg[0], UINT32_MAX, &blocks))
+    if (n != 1 || !*arg[0] || strspn(arg[0], "0123456789") != strlen(arg[0]))
         return tool_fail(EXIT_USAGE, "takes one number: how many blocks to evict.");
+    if (!parse_number(arg[0], UINT32_MAX, &blocks))
+        return tool_fail(EXIT_USAGE, "evicts at most %u blocks, not '%s'.", UINT32_MAX, arg[0]);
     int code = EXIT_GOOD;
     pfx *c = tool_attach(t, &code);
     if (!c)

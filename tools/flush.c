@@ -29,7 +29,7 @@ static int flush_run(const struct tool *t, int n, char **arg)
         return code;
     int rc = pfx_flush(c, opt.space);
     if (rc == PFX_ENOENT)
-        code = tool_fail(EXIT_DAEMON, "there is no space %llu; `prefixctl tree` lists them.",
+        code = tool_fail(EXIT_USAGE, "there is no space %llu; `prefixctl tree` lists them.",
                          (unsigned long long)opt.space);
     else if (rc < 0)
         code = tool_fail_call(t, c, "flush failed", rc);

@@ -12,22 +12,17 @@ static json_t *describe(const struct lease_row *l)
                      (json_int_t)l->space, "matched_blocks", (json_int_t)l->matched_blocks,
                      "held_blocks", (json_int_t)l->held_blocks, "table_blocks",
                      (json_int_t)l->table_blocks, "private_blocks", (json_int_t)l->private_blocks,
-                     "final", (int)(l->final != 0), "stale", (int)(l->stale != 0), "slots",
+                     "final", (int)(l->final != 0), "stale", (int)(l->stale != 0), "reserved_slots",
                      (json_int_t)l->slots, "snapshot_depth", (json_int_t)l->snapshot_depth,
                      "tier_depth", (json_int_t)l->tier_depth);
 }
 
 static void show(const struct lease_row *l)
 {
-    printf("%016llx %8llu %-20.64s %8llu %8u %8u %8u %8u", (unsigned long long)l->lease,
+    printf("%016llx %8llu %-20.64s %8llu %8u %8u %8u %8u %6u %9u %9u", (unsigned long long)l->lease,
            (unsigned long long)l->worker, l->group, (unsigned long long)l->space, l->matched_blocks,
-           l->held_blocks, l->table_blocks, l->private_blocks);
-    if (l->slots)
-        printf("  %u slot%s", l->slots, PLURAL(l->slots));
-    if (l->snapshot_depth)
-        printf("  snapshot at %u token%s", l->snapshot_depth, PLURAL(l->snapshot_depth));
-    if (l->tier_depth)
-        printf("  spilled one at %u token%s", l->tier_depth, PLURAL(l->tier_depth));
+           l->held_blocks, l->table_blocks, l->private_blocks, l->slots, l->snapshot_depth,
+           l->tier_depth);
     printf("%s%s\n", l->final ? "  final" : "", l->stale ? "  from before a flush" : "");
 }
 
@@ -42,8 +37,8 @@ static int leases_run(const struct tool *t, int n, char **arg)
     const struct lease_row *l = (const struct lease_row *)(const void *)rows.row;
     json_t *list = json_array();
     if (!t->json)
-        printf("%-16s %8s %-20s %8s %8s %8s %8s %8s\n", "lease", "worker", "group", "space",
-               "matched", "held", "table", "private");
+        printf("%-16s %8s %-20s %8s %8s %8s %8s %8s %6s %9s %9s\n", "lease", "worker", "group",
+               "space", "matched", "held", "table", "private", "slots", "snapshot", "spilled");
     for (uint32_t i = 0; i < rows.n; i++, l++) {
         if (t->json)
             json_array_append_new(list, describe(l));
@@ -61,7 +56,8 @@ const struct command leases_command = {
     "leases",
     "",
     "what is held: one line a lease, numbers in blocks",
-    "Of snapshots: the slots it has reserved, and how deep the ones are that it was offered.",
+    "slots: reserved for snapshots; snapshot and spilled: the depth, in tokens, of those that it\n"
+    "was offered, 0: none.",
     NULL,
     leases_run,
 };

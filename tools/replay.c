@@ -97,6 +97,23 @@ static void add_defaults(void)
         add_default("--snapshot-bytes", "4K");
 }
 
+/* What a private daemon is told of snapshots must matter. */
+static int check_states(void)
+{
+    static const char *const of_states[] = {"--snapshot-bytes", "--snapshot-swap",
+                                            "--spill-min-tokens", "--alpha"};
+    uint64_t slots;
+    if (opt.snapshots && parse_number(opt.snapshots, 0, &slots) && slots == 0)
+        return tool_fail(EXIT_USAGE,
+                         "--snapshots takes at least 1; leave it away to replay without.");
+    for (size_t i = 0; !opt.snapshots && i < sizeof of_states / sizeof of_states[0]; i++)
+        if (daemon_args_have(&opt.daemon, of_states[i]))
+            return tool_fail(EXIT_USAGE,
+                             "%s means nothing without --snapshots; add that, or leave it away.",
+                             of_states[i]);
+    return EXIT_GOOD;
+}
+
 static int check_options(const struct tool *t, int n, char **arg)
 {
     if (n != 0)
@@ -110,8 +127,9 @@ static int check_options(const struct tool *t, int n, char **arg)
         if (t->given)
             return tool_fail(EXIT_USAGE, "--private starts a daemon of its own, at a socket of its "
                                          "own; leave --socket or --private away.");
+        int code = check_states();
         add_defaults();
-        return EXIT_GOOD;
+        return code;
     }
     if (opt.snapshots && *opt.snapshots)
         return tool_fail(EXIT_USAGE,
@@ -525,8 +543,8 @@ const struct command replay_command = {
     "tokens of the prompt. Blocks are counted in the daemon's size; a block that is not full does\n"
     "not count, unless --pad-last. Exits 1 if a page or snapshot was wrong or something leaked.\n"
     "--snapshots: a prompt skips only what a snapshot covers; state_hit_ratio counts that.\n"
-    "recomputed_tokens are the rest of all prompts, recompute_tokens those of the rest whose keys\n"
-    "and values were cached, but not the state behind them.",
+    "recomputed_tokens is the rest: all prompt tokens that had to run. recompute_tokens is the\n"
+    "daemon's counter: those of them that were matched, but had no state.",
     options,
     replay_run,
 };

@@ -53,9 +53,10 @@ static void show_snapshots(const struct index_header *h, const struct counters *
            (ull)c->snapshots, h->n_slots, PLURAL(h->n_slots), (ull)h->snapshot_bytes,
            (ull)c->slots_free, (ull)c->slots_private);
     if (h->n_tier)
-        printf(", %llu spilled, at most %u", (ull)c->snapshots_tiered, h->n_tier);
+        printf("; spilled %llu of at most %u state%s", (ull)c->snapshots_tiered, h->n_tier,
+               PLURAL(h->n_tier));
     if (c->recompute_tokens)
-        printf("\nno state      for %llu of %llu tokens matched", (ull)c->recompute_tokens,
+        printf("\nno state      for %llu of %llu matched tokens", (ull)c->recompute_tokens,
                (ull)c->hit_tokens);
     putchar('\n');
 }

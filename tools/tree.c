@@ -237,7 +237,7 @@ static void print_mark(const struct walk *w, const struct mark *m)
     bool resident = s->state == SNAPSHOT_RESIDENT;
     unsigned long long at = resident ? s->slot : s->tier_key;
     if (w->json)
-        printf("{\"depth\":%u,\"kind\":\"%s\",\"state\":\"%s\",\"%s\":%llu,"
+        printf("{\"depth_tokens\":%u,\"kind\":\"%s\",\"state\":\"%s\",\"%s\":%llu,"
                "\"session\":\"%016llx\"",
                s->depth, kind, resident ? "resident" : "spilled", resident ? "slot" : "tier_key",
                at, (unsigned long long)s->session);
@@ -245,7 +245,8 @@ static void print_mark(const struct walk *w, const struct mark *m)
         printf("%*ssnapshot at %u token%s  %s  %s %llu", 2 * (int)w->n_levels + 2, "", s->depth,
                PLURAL(s->depth), kind, resident ? "slot" : "spilled, key", at);
     if (!w->json && s->session)
-        printf("  session %016llx", (unsigned long long)s->session);
+        printf("  %ssession %016llx", s->kind == SNAPSHOT_EXACT ? "saved by " : "",
+               (unsigned long long)s->session);
     if (m->residue && rest)
         print_tokens(w, "residue", m->residue, rest);
     printf(w->json ? "}" : "\n");
@@ -429,7 +430,8 @@ static int tree_run(const struct tool *t, int n, char **arg)
     else if (!di.ready)
         daemon_index_waits(t, &di);
     if (opt.space != UINT64_MAX && shown == 0)
-        code = tool_fail(EXIT_DAEMON, "there is no space %llu.", (unsigned long long)opt.space);
+        code = tool_fail(EXIT_USAGE, "there is no space %llu; `prefixctl tree` lists them.",
+                         (unsigned long long)opt.space);
     free(w.level);
     daemon_index_close(&di);
     return code;
@@ -440,7 +442,8 @@ const struct command tree_command = {
     "",
     "the cached prefixes: spaces, nodes, their depth and length in blocks; snapshots",
     "Tenants and sessions are in hex. Tokens are hidden unless asked for. A snapshot stands below\n"
-    "the node that has the last whole block before it; its depth is in tokens.\n"
+    "the node that has the last whole block before it; its depth is in tokens, and its residue is\n"
+    "the tokens between that block and the depth. An exact one says who saved it, and serves all.\n"
     "Reads shared memory only: works while the daemon is stopped. A user who may attach but not\n"
     "look into the daemon's process is attached as a worker for a moment instead: that needs an\n"
     "answer of the daemon.",

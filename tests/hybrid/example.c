@@ -4,6 +4,7 @@
  *     prefixd $(hybrid_example --options) &
  *     hybrid_example [--socket PATH]            (default: $PREFIXD_SOCKET, see prefixd.h)
  *
+ * It waits a few seconds for the daemon to be ready.
  * Some users ask questions behind one system prompt, each in a conversation of his own. Every
  * answer is computed twice, through the cache and without any, and the two must be equal to the
  * last bit. Run it again, or twice at once: the processes share what they compute.
@@ -11,12 +12,15 @@
 #include "tests/hybrid/engine.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum {
+    WAIT_S = 5, /* for a daemon */
     BLOCK_TOKENS = 16,
     BLOCKS = 1024,
     SLOTS = 64,
@@ -127,15 +131,37 @@ static struct sums converse(struct engine *e, const struct hybrid *m)
     return sums;
 }
 
-static int run(const struct hybrid *m, const char *socket)
+/* The daemon may have been started a moment ago. */
+static int attach(const struct pfx_options *options, pfx **c)
+{
+    double until = now_s() + WAIT_S;
+    int rc;
+    while ((rc = pfx_open(options, c)) == PFX_EGONE && now_s() < until)
+        usleep(50000);
+    return rc;
+}
+
+/* The one that was built with this program, or any. */
+static void print_daemon(FILE *to, const char *self)
+{
+    const char *slash = strrchr(self, '/');
+    char path[PATH_MAX];
+    int n = slash ? snprintf(path, sizeof path, "%.*s/../daemon/prefixd", (int)(slash - self), self)
+                  : 0;
+    bool there = n > 0 && n < PATH_MAX && access(path, X_OK) == 0;
+    fputs(there ? path : "prefixd", to);
+}
+
+static int run(const struct hybrid *m, const char *self, const char *socket)
 {
     struct pfx_layout layout = engine_layout(m, "hybrid");
     struct pfx_options options = {
         .size = sizeof options, .socket_path = socket, .name = "hybrid", .layout = &layout};
     struct engine e = {.c = NULL};
-    if (pfx_open(&options, &e.c) < 0) {
-        fprintf(stderr, "hybrid_example: %s\nIt needs a daemon started with\n    prefixd ",
-                pfx_why(NULL));
+    if (attach(&options, &e.c) < 0) {
+        fprintf(stderr, "hybrid_example: %s\nIt needs a daemon started with\n    ", pfx_why(NULL));
+        print_daemon(stderr, self);
+        fputc(' ', stderr);
         print_options(stderr, m);
         return EXIT_FAILURE;
     }
@@ -155,9 +181,12 @@ int main(int argc, char **argv)
 {
     bool options = argc == 2 && strcmp(argv[1], "--options") == 0;
     bool socket = argc == 3 && strcmp(argv[1], "--socket") == 0;
+    bool help = argc == 2 && strcmp(argv[1], "--help") == 0;
     if (argc > 1 && !options && !socket) {
-        fprintf(stderr, "usage: hybrid_example [--socket PATH | --options]\n");
-        return 2;
+        fprintf(help ? stdout : stderr,
+                "usage: hybrid_example [--socket PATH | --options | --help]\n"
+                "  --options  print what its daemon is to be started with\n");
+        return help ? EXIT_SUCCESS : 2;
     }
     struct hybrid *m = hybrid_new(1, BLOCK_TOKENS, false);
     if (!m)
@@ -166,7 +195,7 @@ int main(int argc, char **argv)
     if (options)
         print_options(stdout, m);
     else
-        status = run(m, socket ? argv[2] : NULL);
+        status = run(m, argv[0], socket ? argv[2] : NULL);
     hybrid_free(m);
     return status;
 }

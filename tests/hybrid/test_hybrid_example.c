@@ -60,8 +60,10 @@ START_TEST(says_what_it_needs)
     char output[OUTPUT];
     const char *const nowhere[] = {"--socket", "/nonexistent/s", NULL};
     ck_assert_int_eq(example(nowhere, output), 1);
-    ck_assert_ptr_nonnull(strstr(output, "prefixd --model hybrid --block-tokens 16"));
+    ck_assert_ptr_nonnull(strstr(output, "/../daemon/prefixd --model hybrid --block-tokens 16"));
     ck_assert_int_eq(example((const char *const[]){"--what", NULL}, output), 2);
+    ck_assert_int_eq(example((const char *const[]){"--help", NULL}, output), 0);
+    ck_assert_ptr_nonnull(strstr(output, "usage: hybrid_example"));
 }
 END_TEST
 

@@ -345,6 +345,40 @@ START_TEST(e51_spill_by_a_call_that_fails)
 }
 END_TEST
 
+/* The one that goes next has been stored, and another worker forgets it before the spiller looks
+ * again: its call has taken that one, and no second one. */
+START_TEST(e51_spill_that_is_forgotten_at_once)
+{
+    struct lab l;
+    struct pfx_spilled none;
+    struct request rq = {.op = OP_SNAPSHOT_SPILL};
+    struct wire_completion c;
+    lab_open(&l, 4, 4);
+    l.b.attach(l.x, 1, NULL);
+    keep(&l, "aaaabbbb", 8);
+    keep(&l, "cccc", 4);
+    ck_assert(!local_begin(l.x, 0, &rq, &c));
+    while (stats(&l).snapshots_tiered == 0)
+        dispatch_background(&l.x->d), daemon_publish(&l.x->d);
+    uint32_t t[TEXT_MAX];
+    struct pfx_lookup_args args = {.size = sizeof args, .tokens = t};
+    struct pfx_match m = {.size = sizeof m};
+    args.n_tokens = tokens_of("aaaabbbbx", t);
+    ck_assert_int_eq(l.b.lookup(l.x, 1, &args, &m), 0);
+    ck_assert_int_eq(l.b.snapshot_forget(l.x, 1, m.snapshot.tier_key), 0);
+    l.b.release(l.x, 1, m.lease);
+    ck_assert(local_go_on(l.x, 0, &c));
+    ck_assert_int_eq(c.status, 0);
+    ck_assert_uint_eq(c.number.n, m.snapshot.tier_key);
+    ck_assert_uint_eq(c.number.depth, 8);
+    ck_assert_uint_eq(stats(&l).snapshot_spills, 1);
+    found(&l, "ccccx", 4, 0);
+    ck_assert_int_eq(l.b.snapshot_spill(l.x, 1, 0, &none), 0); /* the other one, for its own sake */
+    l.b.detach(l.x, 1, true);
+    lab_close(&l);
+}
+END_TEST
+
 /* Making room for a fetch never evicts what is being fetched: not from one slot and one blob. */
 START_TEST(e49_fetch_makes_room_beside_itself)
 {
@@ -374,6 +408,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, b27_failed_restore_shows_nobodys_bytes, 0, 2);
     tcase_add_loop_test(t, e51_spill_that_fails, 0, 3);
     tcase_add_loop_test(t, e51_spill_by_a_call_that_fails, 0, 3);
+    tcase_add_test(t, e51_spill_that_is_forgotten_at_once);
     tcase_add_test(t, e49_fetch_makes_room_beside_itself);
     suite_add_tcase(s, t);
     return s;

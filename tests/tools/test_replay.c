@@ -334,13 +334,16 @@ static const struct refused_state {
     const char *named;
     const char *words[6];
 } refused_states[] = {
-    {"--snapshots", {"--private", "--snapshots", "0"}},
+    {"at least 1; leave it away", {"--private", "--snapshots", "0"}},
+    {"at least 1", {"--private", "--snapshots=00", "--snapshot-bytes", "64"}},
     {"--snapshots", {"--private", "--snapshots", "12x"}},
     {"--snapshots", {"--private", "--snapshots=many"}},
     {"many", {"--private", "--snapshots", "many"}},
     {"--snapshot-bytes", {"--private", "--snapshots", "--snapshot-bytes", "0"}},
-    {"--snapshots", {"--private", "--snapshot-bytes", "64"}},
-    {"--snapshot-swap", {"--private", "--snapshot-swap", "64K"}},
+    {"--snapshot-bytes means nothing without --snapshots", {"--private", "--snapshot-bytes", "64"}},
+    {"--snapshot-swap means nothing", {"--private", "--snapshot-swap", "64K"}},
+    {"--spill-min-tokens means nothing", {"--private", "--spill-min-tokens", "9"}},
+    {"--alpha means nothing without --snapshots", {"--private", "--alpha", "0.5"}},
     {"--snapshot-swap", {"--private", "--snapshots", "--snapshot-swap", "1K"}},
     {"--snapshot-swap", {"--private", "--snapshots", "--snapshot-swap", "much"}},
     {"--spill-min-tokens", {"--private", "--snapshots", "--spill-min-tokens", "-1"}},

@@ -57,9 +57,10 @@ static void check_status(struct scene *s)
     json_decref(o);
     CTL(&s->s, &s->host, "status");
     ck_assert_int_eq(s->s.code, 0);
-    ck_assert_ptr_nonnull(
-        strstr(s->s.out, "4 resident in 6 slots of 192 bytes (1 free, 1 reserved), 1 spilled"));
-    ck_assert_ptr_nonnull(strstr(s->s.out, "no state      for 4 of 8 tokens matched"));
+    ck_assert_ptr_nonnull(strstr(s->s.out,
+                                 "4 resident in 6 slots of 192 bytes (1 free, 1 reserved); "
+                                 "spilled 1 of at most 3 states\n"));
+    ck_assert_ptr_nonnull(strstr(s->s.out, "no state      for 4 of 8 matched tokens"));
 }
 
 START_TEST(states_status)
@@ -126,7 +127,7 @@ struct mark {
 static void check_mark(const json_t *shown, const struct mark *m, bool tokens)
 {
     const json_t *residue = json_object_get(shown, "residue");
-    ck_assert_int_eq(number_of(shown, "depth"), m->depth);
+    ck_assert_int_eq(number_of(shown, "depth_tokens"), m->depth);
     ck_assert_str_eq(text_of(shown, "kind"), m->kind);
     ck_assert_str_eq(text_of(shown, "state"), m->state);
     ck_assert_str_eq(text_of(shown, "session"), m->session);
@@ -188,8 +189,12 @@ START_TEST(states_tree)
     ck_assert_ptr_nonnull(strstr(s.s.out, "\n    snapshot at 4 tokens  exact  spilled, key "));
     ck_assert_ptr_nonnull(strstr(s.s.out, "  session 0000000000000007\n"));
     ck_assert_ptr_null(strstr(s.s.out, "residue"));
+    ck_assert_ptr_null(strstr(s.s.out, "saved by"));
     CTL(&s.s, &s.host, "tree", "--tokens");
-    ck_assert_ptr_nonnull(strstr(s.s.out, "session 0000000000000008  residue 100 100 100\n"));
+    ck_assert_ptr_nonnull(strstr(s.s.out, "  session 0000000000000008  residue 100 100 100\n"));
+    keep(&s.w, "aaaabbbb", 6, PFX_EXACT, 9);
+    CTL(&s.s, &s.host, "tree");
+    ck_assert_ptr_nonnull(strstr(s.s.out, "  saved by session 0000000000000009\n"));
     scene_end(&s);
 }
 END_TEST
@@ -206,20 +211,20 @@ START_TEST(states_leases)
     CTL(&s.s, &s.host, "leases", "--json");
     json_t *o = json_said(&s.s);
     const json_t *row = json_array_get(json_object_get(o, "leases"), 0);
-    ck_assert_int_eq(number_of(row, "slots"), 1);
+    ck_assert_int_eq(number_of(row, "reserved_slots"), 1);
     ck_assert_int_eq(number_of(row, "snapshot_depth"), 8);
     ck_assert_int_eq(number_of(row, "tier_depth"), 4);
     json_decref(o);
     CTL(&s.s, &s.host, "leases");
-    ck_assert_ptr_nonnull(
-        strstr(s.s.out, "  1 slot  snapshot at 8 tokens  spilled one at 4 tokens"));
+    ck_assert_ptr_nonnull(strstr(s.s.out, " private  slots  snapshot   spilled\n"));
+    ck_assert_ptr_nonnull(strstr(s.s.out, "       0      1         8         4\n"));
 
     ck_assert_int_eq(let_go(&s.w, &h), 0);
     ck_assert_int_eq(slot_cancel(&s.w, &h, slot), 0);
     CTL(&s.s, &s.host, "leases", "--json");
     o = json_said(&s.s);
     row = json_array_get(json_object_get(o, "leases"), 0);
-    ck_assert_int_eq(number_of(row, "slots"), 0);
+    ck_assert_int_eq(number_of(row, "reserved_slots"), 0);
     ck_assert_int_eq(number_of(row, "snapshot_depth"), 0);
     ck_assert_int_eq(number_of(row, "tier_depth"), 0);
     json_decref(o);

@@ -482,6 +482,34 @@ START_TEST(snapshots_are_found_without_looking_at_all)
 }
 END_TEST
 
+/* More turns than a search may take: what stands at a border of blocks is found all the same. */
+START_TEST(snapshots_at_whole_blocks_are_found_behind_a_comb)
+{
+    enum { BT = 4096, COMB = 600 };
+    static uint32_t path[2 * BT], other[BT];
+    struct tree t;
+    tree_new_with(&t, BT, 4, COMB + 1, UINT64_MAX);
+    for (uint32_t i = 0; i < 2 * BT; i++)
+        path[i] = 1000000;
+    struct place end = tree_insert(&t, path, 2 * BT), at = {end.identity, end.node, 1};
+    for (uint32_t n = 1; n <= COMB; n++) {
+        memcpy(other, path, sizeof other);
+        other[n - 1] = n;
+        struct residue residue = {.tokens = other, .n_tokens = n};
+        index_snapshot_add(t.ix, n, at, &residue, SNAPSHOT_EXACT, 0, n);
+    }
+    struct residue none = {0};
+    index_snapshot_add(t.ix, COMB + 1, at, &none, SNAPSHOT_EXACT, 0, COMB + 1);
+    struct snapshot_want want = {.states = SNAPSHOT_RESIDENT};
+    struct snapshots_found found;
+    REQUIRE(index_snapshots(index_view_of(t.ix), end, &want, &found));
+    ck_assert_uint_eq(found.resident.id, COMB + 1);
+    ck_assert_uint_eq(found.resident.depth, BT);
+    ck_assert_uint_lt(found.work, COMB);
+    tree_free(&t);
+}
+END_TEST
+
 /* A split that leaves all on one side, and a truncation that cuts none, touch none. */
 START_TEST(snapshots_stay_without_being_looked_at)
 {
@@ -520,6 +548,7 @@ Suite *test_suite(void)
     tcase_add_test(t, snapshots_know_the_images_of_their_residue);
     tcase_add_test(t, snapshots_offer_the_exact_one_before_the_tail);
     tcase_add_test(t, snapshots_are_found_without_looking_at_all);
+    tcase_add_test(t, snapshots_at_whole_blocks_are_found_behind_a_comb);
     tcase_add_test(t, snapshots_stay_without_being_looked_at);
     suite_add_tcase(s, t);
     return s;
