@@ -60,6 +60,8 @@ static void look_at_descriptors(struct daemon *d)
 static bool turn_of_all(struct daemon *d)
 {
     bool busy = dispatch_background(d);
+    if (busy)
+        daemon_publish(d); /* no completion will */
     list_each (at, after, &d->sessions)
         busy |= session_turn(d, list_entry(at, struct session, link));
     return busy;
