@@ -43,7 +43,8 @@ static void audit_states(struct audit *a)
     expect(a, "cached pages", p->n_cached, n[PAGE_CACHED]);
     expect(a, "pages in flight", p->n_inflight, n[PAGE_INFLIGHT]);
     expect(a, "pinned and idle pages", p->n_cached,
-           (uint64_t)index_pinned(a->d->index) + index_idle(a->d->index));
+           (uint64_t)index_pinned(a->d->index) + index_idle(a->d->index) +
+               index_busy(a->d->index));
     expect(a, "all pages", p->n_blocks,
            (uint64_t)p->n_free + p->n_private + p->n_cached + p->n_inflight);
 }

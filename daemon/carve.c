@@ -8,6 +8,7 @@
 #include "shm/status.h"
 
 #include <errno.h>
+#include <sha256.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,8 +137,58 @@ static bool make_snapshots(struct daemon *d, const struct geometry *g, char *why
     return d->snapshots != NULL;
 }
 
+/* What makes the bytes of two daemons interchangeable. */
+static void fingerprint(const struct wire_layout *layout, enum swap_store_kind store,
+                        uint8_t digest[32])
+{
+    const uint32_t kind[2] = {store, SWAP_FORMAT};
+    SHA2_CTX sha;
+    SHA256Init(&sha);
+    SHA256Update(&sha, (const uint8_t *)layout, sizeof *layout);
+    SHA256Update(&sha, (const uint8_t *)kind, sizeof kind);
+    SHA256Final(digest, &sha);
+}
+
+/* It only ends a nap: the answers are taken in the next turn. */
+static void disk_ready(struct daemon *d, struct watch *w, uint32_t events)
+{
+    (void)d;
+    (void)w;
+    (void)events;
+}
+
+static bool make_disk(struct daemon *d, const struct geometry *g, char *why, size_t n_why)
+{
+    const struct options *o = d->options;
+    if (!g->n_disk)
+        return true;
+    struct swap_config config = {.n_paths = o->n_swap,
+                                 .n_pieces = g->layout.n_devices,
+                                 .depth = o->swap_depth,
+                                 .uring = true};
+    struct swap_store_config *blocks = &config.store[STORE_BLOCKS];
+    for (uint32_t i = 0; i < o->n_swap; i++) {
+        config.path[i] = o->swap_path[i];
+        blocks->bytes[i] = o->swap_bytes[i];
+    }
+    for (uint32_t i = 0; i < g->layout.n_devices; i++)
+        blocks->pool[i] = device_address(d->devices[i]);
+    blocks->record_bytes = g->layout.block_bytes;
+    blocks->body_bytes = body_room(g->layout.block_tokens);
+    blocks->stride = g->block_stride;
+    blocks->pool_records = (uint64_t)g->n_blocks + 1;
+    fingerprint(&g->layout, STORE_BLOCKS, blocks->fingerprint);
+    d->disk = disk_start(d, &config, why, n_why);
+    d->on_disk.ready = disk_ready;
+    return d->disk && watch_add(d, disk_fd(d->disk), &d->on_disk) == 0;
+}
+
 void daemon_uncarve(struct daemon *d)
 {
+    if (d->disk)
+        watch_remove(d, disk_fd(d->disk));
+    disk_stop(d->disk);
+    d->disk = NULL;
     snapshots_free(d->snapshots);
     d->snapshots = NULL;
     for (uint32_t i = 0; i < DEVICES_MAX; i++) {
@@ -172,7 +223,8 @@ int daemon_carve(struct daemon *d, const struct wire_layout *layout, char *why, 
     if (!geometry_plan(d->options, &wanted, &g, why, n_why))
         return STATUS_EMISMATCH;
     if (!make_region(d, &g, why, n_why) || !make_tables(d, &g, why, n_why) ||
-        !make_devices(d, &g, why, n_why) || !make_snapshots(d, &g, why, n_why)) {
+        !make_devices(d, &g, why, n_why) || !make_snapshots(d, &g, why, n_why) ||
+        !make_disk(d, &g, why, n_why)) {
         daemon_uncarve(d);
         return STATUS_ENOSPC;
     }

@@ -197,7 +197,7 @@ void daemon_publish(struct daemon *d)
     c->blocks_private = d->pool.n_private;
     c->blocks_pinned = index_pinned(d->index);
     c->blocks_idle = index_idle(d->index);
-    c->blocks_inflight = d->pool.n_inflight;
+    c->blocks_inflight = d->pool.n_inflight + index_busy(d->index);
     c->nodes = index_nodes(d->index);
     c->spaces = spaces_live(d->spaces);
     c->leases = d->leases.n_used;
@@ -209,6 +209,8 @@ void daemon_publish(struct daemon *d)
         c->slots_private = slots_private(d->snapshots);
     }
     c->disk_scan_done = 1; /* there is no disk to scan */
+    if (d->disk)
+        disk_publish(d->disk);
     if (memcmp(c, &d->published, sizeof *c) == 0)
         return;
     d->published = *c;

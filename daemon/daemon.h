@@ -7,6 +7,7 @@
 #ifndef DAEMON_DAEMON_H
 #define DAEMON_DAEMON_H
 
+#include "daemon/disk.h"
 #include "daemon/dispatch.h"
 #include "daemon/index.h"
 #include "daemon/lease.h"
@@ -24,7 +25,7 @@ struct daemon {
     uint64_t epoch;
     int signal_fd, epoll_fd, lock_fd, listen_fd;
     int spare_fd; /* given up for a moment when no descriptor is left (visitor.c) */
-    struct watch on_signal, on_connect;
+    struct watch on_signal, on_connect, on_disk;
 
     /* The cache: made at start, or when the first worker brings its layout (--bytes alone). */
     bool carved;
@@ -37,6 +38,7 @@ struct daemon {
     struct pool pool;
     struct index *index;
     struct spaces *spaces;
+    struct disk *disk; /* NULL: no disk tier */
     struct snapshots *snapshots; /* NULL: a pool without slots */
     struct leases leases;
 

@@ -148,6 +148,8 @@ void dispatch_abandon(struct daemon *d, struct session *s)
     while (j->n_pages)
         pool_give(&d->pool, j->pages[--j->n_pages]);
     free(j->pages);
+    if (j->fetch)
+        fetch_leave(j->fetch);
     if (j->op == OP_FLUSH)
         abandon_flush(d, s);
     *j = (struct job){0};

@@ -66,13 +66,34 @@ int op_reserve(struct call *c)
         return STATUS_ECONFLICT;
     if (q->n > d->pool.n_blocks)
         return STATUS_ETOOBIG;
-    if (q->n > (uint64_t)d->pool.n_free + index_idle(d->index))
+    if (!index_on_device_to(d->index, l->path.where))
+        return STATUS_ECONFLICT; /* fetch or truncate first */
+    if (q->n > (uint64_t)d->pool.n_free + index_idle(d->index) + index_busy(d->index))
         return STATUS_ENOSPC;
     c->s->job = (struct job){.op = OP_RESERVE, .request = *c->rq, .left = q->n};
     c->s->job.pages = malloc(q->n * sizeof(uint32_t));
     if (!c->s->job.pages)
         return STATUS_ENOSPC;
     return go_on_reserve(c);
+}
+
+/* A slice of a job's pages; 0, STARTED, or PFX_ENOSPC, and then the job is over. */
+int take_pages(struct call *c, uint32_t slice)
+{
+    struct daemon *d = c->d;
+    struct job *j = &c->s->job;
+    enum pages pages = make_pages(d, j, slice);
+    if (pages != PAGES_READY) {
+        if (pages == PAGES_SOON || (index_idle(d->index) && d->n_flushing))
+            return STARTED; /* blocks are being written, or a flush is freeing them */
+        dispatch_abandon(d, c->s);
+        return STATUS_ENOSPC;
+    }
+    for (uint32_t i = 0; i < slice; i++)
+        j->pages[j->n_pages++] = pool_take(&d->pool);
+    c->cost += slice * 16ull;
+    j->left -= slice;
+    return 0;
 }
 
 /* Pages move from the pool to the job, a slice a turn; to the lease when all are there. In between
@@ -82,20 +103,9 @@ int go_on_reserve(struct call *c)
     struct daemon *d = c->d;
     struct job *j = &c->s->job;
     uint32_t slice = j->left < TURN_BLOCKS ? (uint32_t)j->left : TURN_BLOCKS;
-    if (d->pool.n_free < slice)
-        d->counters.evicted_blocks += index_evict(d->index, slice - d->pool.n_free);
-    if (d->pool.n_free < slice) {
-        if (index_idle(d->index) && d->n_flushing)
-            return STARTED; /* a flush is freeing them */
-        dispatch_abandon(d, c->s);
-        return STATUS_ENOSPC;
-    }
-    for (uint32_t i = 0; i < slice; i++)
-        j->pages[j->n_pages++] = pool_take(&d->pool);
-    c->cost += slice * 16ull;
-    j->left -= slice;
-    if (j->left)
-        return STARTED;
+    int status = take_pages(c, slice);
+    if (status || j->left)
+        return status ? status : STARTED;
     struct lease *l = call_lease(c);
     if (l && !l->final && append_pages(c, l, j))
         return 0;
@@ -171,15 +181,15 @@ static uint32_t position_page(const struct lease *l, uint32_t position)
     return l->pages[position - l->matched];
 }
 
-static void mark(struct call *c, struct lease *l, uint32_t position, bool published)
+static void mark(struct call *c, struct lease *l, uint32_t position, enum taken taken)
 {
-    if (!published) {
+    if (taken == TAKEN_NOT) {
         l->duplicates++;
         c->d->counters.duplicate_blocks++;
         return;
     }
     l->pages[position - l->matched] |= LEASE_PUBLISHED;
-    c->d->counters.inserted_blocks++;
+    c->d->counters.inserted_blocks += taken == TAKEN_NEW;
     lease_count_private(l, -1);
 }
 
@@ -189,11 +199,11 @@ static uint32_t insert_blocks(struct call *c, struct lease *l, const struct inde
 {
     struct place where = l->path.where;
     uint32_t first = where.depth, n = covered - first;
-    bool taken[PIECE_BLOCKS];
+    uint8_t taken[PIECE_BLOCKS];
     uint32_t created =
         index_insert(c->d->index, query, l->pages + (first - l->matched), n, taken, &where);
     for (uint32_t i = 0; i < n; i++)
-        mark(c, l, first + i, taken[i]);
+        mark(c, l, first + i, (enum taken)taken[i]);
     index_hold_move(c->d->index, &l->path, where);
     l->inserted = where.depth;
     c->cost += n * 16ull;
@@ -212,7 +222,7 @@ static uint32_t insert_partial(struct call *c, struct lease *l, const struct ind
     struct place partial;
     bool published = index_insert_partial(c->d->index, query, l->path.where, rest,
                                           position_page(l, depth), &partial);
-    mark(c, l, depth, published);
+    mark(c, l, depth, published ? TAKEN_NEW : TAKEN_NOT);
     index_hold(c->d->index, &l->partial, partial);
     return published;
 }

@@ -6,6 +6,8 @@
  */
 #include "daemon/dispatch_private.h"
 
+#include <stdlib.h>
+
 enum { LOOKUP_FLAGS = RF_FETCH | RF_NO_MATCH | RF_QUIET, CANCEL_STEP = 4 };
 
 static void answer_match(struct call *c, const struct lease *l)
@@ -46,6 +48,23 @@ static void count_lookup(struct call *c, const struct lease *l, uint32_t n_token
     n->lookup_tokens += n_tokens;
 }
 
+/* A lease that has inserted since: its match is the front of what it holds. */
+static struct place match_place(const struct call *c, const struct lease *l)
+{
+    struct place where = l->path.where;
+    where.depth = l->matched;
+    index_cover(c->d->index, &where);
+    return where;
+}
+
+static void answer_front(struct call *c, const struct lease *l)
+{
+    answer_match(c, l);
+    c->out->lookup.where = match_place(c, l);
+}
+
+static int begin_fetch(struct call *c, struct lease *l);
+
 /* rest: the query after the match; at least as much as the tail shares. */
 static int settle_lookup(struct call *c, struct lease *l, uint32_t n_tokens, const uint32_t *rest,
                          uint32_t snapshot_multiple)
@@ -56,10 +75,7 @@ static int settle_lookup(struct call *c, struct lease *l, uint32_t n_tokens, con
         offer_snapshots(c, l, rest, snapshot_multiple);
     answer_match(c, l);
     count_lookup(c, l, n_tokens);
-    if (!(c->rq->flags & RF_FETCH) || !offered_deeper_below(c, l))
-        return 0;
-    c->s->job = (struct job){.op = c->rq->op, .request = *c->rq, .lease = l->id};
-    return go_on_fetch(c);
+    return c->rq->flags & RF_FETCH ? begin_fetch(c, l) : 0;
 }
 
 static struct place root_place(const struct call *c, uint32_t space)
@@ -188,45 +204,108 @@ int op_cancel(struct call *c)
     return STATUS_ENOENT;
 }
 
-/* A lease that has inserted since: its match is the front of what it holds. */
-static void answer_front(struct call *c, const struct lease *l)
+/* Bring what the match has in lower tiers: first its blocks, then its snapshot. */
+static int begin_fetch(struct call *c, struct lease *l)
 {
-    struct place where = l->path.where;
-    answer_match(c, l);
-    if (where.depth > l->matched) {
-        where.depth = l->matched;
-        index_cover(c->d->index, &where);
-        c->out->lookup.where = where;
-    }
-}
-
-/* The blocks of a match are on the device already; a snapshot may be in the lower tier. */
-int op_fetch(struct call *c)
-{
-    const struct lease *l = call_lease(c);
-    if (!l)
-        return STATUS_ESTALE;
-    answer_front(c, l);
-    if (!offered_deeper_below(c, l))
+    uint32_t absent = index_absent(c->d->index, match_place(c, l));
+    if (!absent && !offered_deeper_below(c, l))
         return 0;
-    c->s->job = (struct job){.op = OP_FETCH, .request = *c->rq, .lease = l->id};
+    c->s->job = (struct job){
+        .op = c->rq->op, .request = *c->rq, .lease = l->id, .left = absent, .n_absent = absent};
+    c->s->job.pages = absent ? malloc(absent * sizeof(uint32_t)) : NULL;
+    if (absent && !c->s->job.pages) {
+        c->s->job.op = OP_NOP;
+        return c->rq->op == OP_FETCH ? STATUS_ENOSPC : 0;
+    }
     return go_on_fetch(c);
 }
 
+int op_fetch(struct call *c)
+{
+    struct lease *l = call_lease(c);
+    if (!l)
+        return STATUS_ESTALE;
+    answer_front(c, l);
+    return begin_fetch(c, l);
+}
+
+/* The match ends before the first block that could not be read; that, and what hangs below it,
+ * goes. */
+static void cut_match(struct call *c, struct lease *l, uint32_t depth)
+{
+    struct index *ix = c->d->index;
+    struct place lost = l->path.where, kept = l->path.where;
+    lost.depth = depth + 1;
+    kept.depth = depth;
+    index_cover(ix, &kept);
+    index_unhold(ix, &l->tail);
+    l->tail_tokens = 0;
+    index_hold_move(ix, &l->path, kept);
+    l->matched = depth;
+    lease_drop_snapshots(c->d, l, (uint64_t)depth * c->d->layout.block_tokens);
+    index_lose(ix, lost);
+}
+
+/* Pages, then the reads, then what came of them. */
+static int fetch_blocks(struct call *c, struct lease *l)
+{
+    struct daemon *d = c->d;
+    struct job *j = &c->s->job;
+    if (!j->fetch) {
+        int status =
+            j->left ? take_pages(c, j->left < TURN_BLOCKS ? (uint32_t)j->left : TURN_BLOCKS) : 0;
+        if (status || j->left)
+            return status ? status : STARTED;
+        j->fetch = fetch_begin(d->disk, match_place(c, l), j->pages, j->n_pages);
+        if (!j->fetch) {
+            dispatch_abandon(d, c->s);
+            return STATUS_ENOSPC;
+        }
+        j->n_pages = 0; /* they are the fetch's */
+        return STARTED;
+    }
+    uint32_t depth;
+    int status = fetch_look(j->fetch, &depth);
+    if (status == 1)
+        return STARTED;
+    fetch_leave(j->fetch);
+    j->fetch = NULL;
+    j->n_absent = 0;
+    if (status == STATUS_EIO && l->path.where.depth == l->matched)
+        cut_match(c, l, depth);
+    return status;
+}
+
 /* A lookup succeeds with what there is; pfx_fetch says why there is no more. */
+static int fetch_outcome(struct call *c, const struct lease *l, int status)
+{
+    bool told = c->s->job.request.op == OP_FETCH || c->rq->op == OP_FETCH;
+    answer_front(c, l);
+    free(c->s->job.pages);
+    c->s->job.pages = NULL;
+    return told && status != STATUS_ENOENT ? status : 0;
+}
+
 int go_on_fetch(struct call *c)
 {
     struct job *j = &c->s->job;
     struct lease *l = lease_find(c->d, c->s, j->lease);
-    if (!l) /* a mate has released it */
+    int status = 0;
+    if (!l) { /* a mate has released it */
+        dispatch_abandon(c->d, c->s);
         return STATUS_ESTALE;
-    int status = l->tiered ? snapshot_fetch(c->d->snapshots, l->tiered, &j->begun) : 0;
+    }
+    if (j->n_absent)
+        status = fetch_blocks(c, l);
+    if (status == STARTED || status < 0)
+        return status == STARTED ? STARTED : fetch_outcome(c, l, status);
+    if (l->tiered && offered_deeper_below(c, l))
+        status = snapshot_fetch(c->d->snapshots, l->tiered, &j->begun);
     if (status == 1)
         return STARTED;
     if (status == STATUS_ENOENT || status == STATUS_EIO) { /* what cannot be had is not offered */
         snapshot_unhold(c->d->snapshots, l->tiered);
         l->tiered = 0;
     }
-    answer_front(c, l);
-    return j->op == OP_FETCH && status != STATUS_ENOENT ? status : 0;
+    return fetch_outcome(c, l, status);
 }

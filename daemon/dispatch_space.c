@@ -43,6 +43,35 @@ int op_space_close(struct call *c)
 
 /* ---- evict -------------------------------------------------------------------------------- */
 
+enum pages make_pages(struct daemon *d, struct job *j, uint32_t n)
+{
+    struct index_evicted gone = {0};
+    enum pages pages;
+    if (d->disk) {
+        pages = disk_pages(d->disk, n, &j->began_ns, &gone);
+    } else {
+        if (d->pool.n_free < n)
+            (void)index_free_pages(d->index, n - d->pool.n_free, true, &gone);
+        pages = d->pool.n_free >= n ? PAGES_READY : PAGES_NONE;
+    }
+    d->counters.evicted_blocks += gone.removed;
+    return pages;
+}
+
+/* Pages of n more idle blocks; true: ask again. */
+static bool evict_some(struct daemon *d, struct job *j, uint32_t n, struct index_evicted *gone)
+{
+    bool again;
+    if (d->disk) {
+        again = disk_evict(d->disk, n, &j->began_ns, gone);
+    } else {
+        (void)index_free_pages(d->index, n, true, gone);
+        again = gone->freed == n;
+    }
+    d->counters.evicted_blocks += gone->removed;
+    return again;
+}
+
 int op_evict(struct call *c)
 {
     c->s->job = (struct job){.op = OP_EVICT, .request = *c->rq, .left = c->rq->number.n};
@@ -53,13 +82,13 @@ int go_on_evict(struct call *c)
 {
     struct job *j = &c->s->job;
     uint32_t slice = j->left < TURN_BLOCKS ? (uint32_t)j->left : TURN_BLOCKS;
-    uint32_t gone = index_evict(c->d->index, slice);
-    c->d->counters.evicted_blocks += gone;
-    c->cost += gone * 16ull;
-    j->removed += gone;
-    j->freed += gone; /* without a disk tier each removed block frees its page */
-    j->left -= gone;
-    if (gone == slice && j->left)
+    struct index_evicted gone = {0};
+    bool more = evict_some(c->d, j, slice, &gone);
+    c->cost += gone.freed * 16ull;
+    j->removed += gone.removed;
+    j->freed += gone.freed;
+    j->left -= gone.freed;
+    if (more && j->left)
         return STARTED;
     c->out->number = (struct completion_number){.n = j->freed, .more = j->removed};
     return 0;
@@ -111,10 +140,31 @@ static bool flush_slice(struct daemon *d, struct job *j)
     return false;
 }
 
+/* A restart must not raise the dead: all that is on disk of it now is dead there too. What was
+ * written since, of the space's new life, is lost to a restart as well: a miss. True: it is done.
+ */
+static bool flush_disk(struct call *c, struct job *j)
+{
+    struct daemon *d = c->d;
+    if (!j->disk_flush) {
+        bool all = j->request.space.space == ALL_SPACES;
+        struct space_key key = {0};
+        if (!all)
+            key = spaces_key(d->spaces, (uint32_t)j->request.space.space);
+        j->disk_flush = disk_flush(d->disk, all ? NULL : &key);
+        return false;
+    }
+    return disk_flush_over(j->disk_flush);
+}
+
 int go_on_flush(struct call *c)
 {
+    struct job *j = &c->s->job;
     c->cost += TURN_BLOCKS * 16ull;
-    if (!flush_slice(c->d, &c->s->job))
+    if (!j->reaped && !flush_slice(c->d, j))
+        return STARTED;
+    j->reaped = true;
+    if (c->d->disk && !flush_disk(c, j))
         return STARTED;
     c->d->n_flushing--;
     return 0;
@@ -125,6 +175,8 @@ int go_on_flush(struct call *c)
 void abandon_flush(struct daemon *d, struct session *s)
 {
     struct place root = s->job.root;
+    if (s->job.disk_flush)
+        disk_flush_leave(s->job.disk_flush);
     uint32_t everything = UINT32_MAX;
     d->n_flushing--;
     if (!root.node)
@@ -148,6 +200,8 @@ bool dispatch_background(struct daemon *d)
     bool busy = d->snapshots && snapshots_step(d->snapshots);
     if (busy)
         d->work += STEP_WORK;
+    if (d->disk && disk_step(d->disk))
+        busy = true;
     if (d->n_orphans == 0)
         return busy;
     d->work += TURN_BLOCKS * 16ull;

@@ -3,6 +3,7 @@
  * block and slot of each device come on top.
  */
 #include "daemon/geometry.h"
+#include "daemon/disk.h"
 #include "daemon/space.h"
 
 #include <stdarg.h>
@@ -101,6 +102,37 @@ static bool check_sizes(const struct options *o, struct geometry *g, char *why, 
     return true;
 }
 
+/* The most slots whose file is not longer than that. */
+static uint64_t slots_in(uint64_t bytes, const struct wire_layout *l)
+{
+    uint64_t low = 0, high = TIER_MAX;
+    while (low < high) {
+        uint64_t mid = low + (high - low + 1) / 2;
+        if (swap_file_bytes(l->block_bytes, l->n_devices, body_room(l->block_tokens), mid) <= bytes)
+            low = mid;
+        else
+            high = mid - 1;
+    }
+    return low;
+}
+
+/* How many blocks the files of --swap hold. */
+static bool plan_disk(const struct options *o, struct geometry *g, char *why, size_t n)
+{
+    uint64_t slots = 0;
+    for (uint32_t i = 0; i < o->n_swap; i++) {
+        uint64_t here = slots_in(o->swap_bytes[i], &g->layout);
+        if (here == 0)
+            return refuse(why, n, "--swap %s:%llu: not one block of %llu bytes fits in it",
+                          o->swap_path[i], (ull)o->swap_bytes[i], (ull)g->layout.block_bytes);
+        slots += here;
+    }
+    if (o->n_swap && g->layout.block_bytes == 0)
+        return refuse(why, n, "--swap: blocks of 0 bytes need no disk");
+    g->n_disk = slots < TIER_MAX ? (uint32_t)slots : TIER_MAX;
+    return true;
+}
+
 /* How many spilled snapshots --snapshot-swap holds. A layout that a worker brings may have none. */
 static bool plan_tier(const struct options *o, struct geometry *g, char *why, size_t n)
 {
@@ -135,6 +167,8 @@ bool geometry_plan(const struct options *o, const struct wire_layout *layout, st
     if (!check_layout(o, layout, why, n_why))
         return false;
     g->block_stride = layout->block_bytes;
+    if (o->n_swap) /* direct transfers want that */
+        g->block_stride = (g->block_stride + SWAP_ALIGN - 1) / SWAP_ALIGN * SWAP_ALIGN;
     g->slot_stride = (layout->snapshot_bytes + 63) & ~63ull;
     if (!o->blocks && !share(o, g, why, n_why))
         return false;
@@ -142,10 +176,14 @@ bool geometry_plan(const struct options *o, const struct wire_layout *layout, st
     if (!plan_tier(o, g, why, n_why))
         return false;
 
-    uint32_t spaces = g->n_blocks < 1u << 20 ? g->n_blocks : 1u << 20;
+    if (!plan_disk(o, g, why, n_why))
+        return false;
+    uint64_t all = (uint64_t)g->n_blocks + g->n_disk;
+    uint32_t spaces = all < 1u << 20 ? (uint32_t)all : 1u << 20;
     g->params = (struct index_params){
         .block_tokens = layout->block_tokens,
         .n_blocks = g->n_blocks,
+        .n_disk = g->n_disk,
         .max_spaces = 1 + spaces + open_spaces(o),
         .hash_mask = UINT64_MAX,
         .max_snapshots = g->n_slots + g->n_tier,

@@ -12,6 +12,7 @@ struct geometry {
     struct wire_layout layout;
     uint32_t n_blocks, n_slots;
     uint32_t n_tier;            /* spilled snapshots at once */
+    uint32_t n_disk;            /* blocks on disk, of all --swap */
     uint64_t block_stride, slot_stride;
     uint64_t pool_bytes;        /* of one device */
     struct index_params params; /* without its seed */

@@ -154,6 +154,7 @@ struct welcome welcome_of(const struct daemon *d)
         .pool_bytes = d->carved ? device_bytes(d->devices[0]) : 0,
         .n_blocks = d->n_blocks,
         .n_slots = d->n_slots,
+        .n_disk = d->header ? d->header->params.n_disk : 0,
         .active = !d->options->null_index,
         .block_stride = d->block_stride,
         .slot_stride = d->slot_stride,

@@ -13,27 +13,34 @@
 #include <string.h>
 #include <sys/mman.h>
 
+/* Every array by node or unit: made and freed together. Those of the disk tier only with one. */
+static bool arrays_each(struct index *ix, bool (*each)(void **array, uint64_t bytes))
+{
+    uint64_t nodes = ix->view.plan.max_nodes, units = ix->view.plan.n_units;
+    bool disk = ix->view.params.n_disk > 0;
+    bool good = each((void **)&ix->nodes, nodes * sizeof *ix->nodes) &&
+                each((void **)&ix->units, units * sizeof *ix->units);
+    for (enum rank_order o = RANK_PAGE; o < (disk ? RANKS : RANK_PAGE + 1); o++)
+        good = good && each((void **)&ix->heap[o], nodes * sizeof *ix->heap[o]);
+    return good && (!disk || (each((void **)&ix->tiers, nodes * sizeof *ix->tiers) &&
+                              each((void **)&ix->io_ends, units * sizeof *ix->io_ends)));
+}
+
 /* Sparse: what is never touched costs nothing. */
-static void *array_new(uint64_t bytes)
+static bool array_make(void **array, uint64_t bytes)
 {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                    -1, 0);
-    return p == MAP_FAILED ? NULL : p;
+    *array = p == MAP_FAILED ? NULL : p;
+    return *array != NULL;
 }
 
-static uint64_t bytes_nodes(const struct index *ix)
+static bool array_free(void **array, uint64_t bytes)
 {
-    return (uint64_t)ix->view.plan.max_nodes * sizeof(struct node_private);
-}
-
-static uint64_t bytes_units(const struct index *ix)
-{
-    return (uint64_t)ix->view.plan.n_units * sizeof(struct unit_private);
-}
-
-static uint64_t bytes_heap(const struct index *ix)
-{
-    return (uint64_t)ix->view.plan.max_nodes * sizeof(struct ranked);
+    if (*array)
+        munmap(*array, bytes);
+    *array = NULL;
+    return true;
 }
 
 struct index *index_new(const struct index_config *config)
@@ -54,10 +61,7 @@ struct index *index_new(const struct index_config *config)
         free(ix);
         return NULL;
     }
-    ix->nodes = array_new(bytes_nodes(ix));
-    ix->units = array_new(bytes_units(ix));
-    ix->heap = array_new(bytes_heap(ix));
-    if (!ix->nodes || !ix->units || !ix->heap) {
+    if (!arrays_each(ix, array_make)) {
         index_free(ix);
         return NULL;
     }
@@ -68,12 +72,7 @@ void index_free(struct index *ix)
 {
     if (!ix)
         return;
-    if (ix->nodes)
-        munmap(ix->nodes, bytes_nodes(ix));
-    if (ix->units)
-        munmap(ix->units, bytes_units(ix));
-    if (ix->heap)
-        munmap(ix->heap, bytes_heap(ix));
+    arrays_each(ix, array_free);
     free(ix);
 }
 
@@ -95,7 +94,22 @@ uint32_t index_pinned(const struct index *ix)
 
 uint32_t index_idle(const struct index *ix)
 {
-    return ix->cached - ix->pinned;
+    return ix->cached - ix->kept;
+}
+
+uint32_t index_busy(const struct index *ix)
+{
+    return ix->kept - ix->pinned;
+}
+
+uint32_t index_clean(const struct index *ix)
+{
+    return ix->clean;
+}
+
+uint32_t index_on_disk(const struct index *ix)
+{
+    return ix->on_disk;
 }
 
 uint32_t index_nodes(const struct index *ix)
@@ -149,6 +163,8 @@ uint32_t node_new(struct index *ix)
         abort(); /* going on would write over the next table */
     }
     memset(priv_at(ix, id), 0, sizeof(struct node_private));
+    if (ix->tiers)
+        memset(&ix->tiers[id], 0, sizeof ix->tiers[id]);
     node_begin(ix, id);
     node_clear(ix, node_at(ix, id));
     return id;

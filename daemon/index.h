@@ -7,6 +7,7 @@
  *   index_hold.c      holds and the pinned count
  *   index_rank.c      the evictable leaves in the policy's order (heap)
  *   index_change.c    insert, split, append, merge, truncate, evict, condemn
+ *   index_residency.c where blocks are, on the device or on disk, and who goes next
  *   index_snapshot.c  the snapshots that hang on nodes
  *   index_audit.c     walks it all and compares every count
  *
@@ -24,6 +25,7 @@
 struct hold {
     struct place where;
     struct hold *prev, *next;
+    bool io; /* a transfer's, not a lease's */
 };
 
 struct index;
@@ -31,7 +33,7 @@ struct index;
 typedef void audit_find(void *arg, const char *finding, ...) __attribute__((format(printf, 2, 3)));
 
 struct index_config {
-    void *region;        /* plan.bytes, zeroed, header filled in */
+    void *region; /* plan.bytes, zeroed, header filled in */
     struct pool *pool;
     const struct policy *policy;
 };
@@ -46,10 +48,13 @@ void index_set_emptied(struct index *ix, void (*emptied)(void *arg, uint32_t spa
 /* Counts that are exact at every moment. */
 uint32_t index_pinned(const struct index *ix);
 uint32_t index_idle(const struct index *ix);
+uint32_t index_busy(const struct index *ix); /* held by transfers alone: in flight */
+uint32_t index_on_disk(const struct index *ix);
+uint32_t index_clean(const struct index *ix); /* idle, with a copy on disk */
 uint32_t index_nodes(const struct index *ix); /* roots not counted */
 
-uint32_t index_root_new(struct index *ix, uint32_t space); /* a node id */
-void index_root_free(struct index *ix, uint32_t root);     /* has no children */
+uint32_t index_root_new(struct index *ix, uint32_t space);    /* a node id */
+void index_root_free(struct index *ix, uint32_t root);        /* has no children */
 bool index_root_empty(const struct index *ix, uint32_t root); /* no block, no snapshot */
 
 /* Go on from *where while the query matches, to depth `limit` at most. Exact: probes unbounded. */
@@ -73,6 +78,8 @@ uint64_t index_work(const struct index *ix);
  * of the old. Depth 0 holds nothing. */
 void index_hold(struct index *ix, struct hold *h, struct place where);
 void index_unhold(struct index *ix, struct hold *h);
+/* The same for a transfer to or from the disk: what it needs stays until index_unhold. */
+void index_hold_io(struct index *ix, struct hold *h, struct place where);
 void index_hold_move(struct index *ix, struct hold *h, struct place to);
 
 /* Recency: the path to this place was used now. */
@@ -84,19 +91,36 @@ bool index_tail(const struct index *ix, struct place where, const uint32_t *rest
                 struct place *tail, uint32_t *block, uint32_t *n_tokens);
 
 /* Publish blocks after *where, which is resolved and held: `n` whole blocks of the query with
- * these pages, the first at depth where->depth. Those that exist already keep their page and
- * taken[i] is set to false (a duplicate); else taken[i] is true and the index owns the page. *where
- * moves to the end. Cannot fail. Returns how many are new. */
+ * these pages, the first at depth where->depth. taken[i] says what became of each. *where moves to
+ * the end. Cannot fail. Returns how many blocks are new. */
+enum taken {
+    TAKEN_NOT,     /* the block exists and has a page: a duplicate */
+    TAKEN_NEW,     /* the block is new, the index owns the page    */
+    TAKEN_ADOPTED, /* the block was on disk only, and now has it   */
+};
 uint32_t index_insert(struct index *ix, const struct index_query *query, const uint32_t *pages,
-                      uint32_t n, bool *taken, struct place *where);
+                      uint32_t n, uint8_t *taken, struct place *where);
 
 /* Publish a partial block of n_tokens (< block_tokens, >= 1) after `where`. True: the index owns
  * the page; false: a candidate with that prefix exists. *partial: the place of whichever it is. */
 bool index_insert_partial(struct index *ix, const struct index_query *query, struct place where,
                           uint32_t n_tokens, uint32_t page, struct place *partial);
 
-/* Evict at most n blocks, least recent leaf first. Returns blocks removed (each frees its page). */
-uint32_t index_evict(struct index *ix, uint32_t n);
+/* Free at most n pages, least recent first: of blocks that are on disk too, or with the block.
+ * dirty false: not where a block would be lost that could be written; then false is returned if
+ * such a one is next. *out grows. */
+struct index_evicted {
+    uint32_t freed, removed; /* pages; blocks that are nowhere any more */
+};
+bool index_free_pages(struct index *ix, uint32_t n, bool dirty, struct index_evicted *out);
+
+/* All of it, whatever is lost. Returns pages freed. */
+static inline uint32_t index_evict(struct index *ix, uint32_t n)
+{
+    struct index_evicted gone = {0};
+    (void)index_free_pages(ix, n, true, &gone);
+    return gone.freed;
+}
 
 /* A flushed root: from now on nothing below it is evictable. index_reap removes what is not held,
  * in slices of about n blocks (returns how many went); what is held goes when its last hold ends,
@@ -104,6 +128,44 @@ uint32_t index_evict(struct index *ix, uint32_t n);
  * is freed instead (index_root_free). */
 void index_condemn(struct index *ix, uint32_t root);
 uint32_t index_reap(struct index *ix, struct place root, uint32_t n, bool *done);
+
+/* ---- the disk tier -------------------------------------------------------------------------
+ *
+ * Only where params.n_disk is not 0. Slots are numbered by their owner (swap.h). */
+
+/* Who is told that a copy's slot is no longer needed. It must not change the tree. */
+void index_set_slot_gone(struct index *ix, void (*gone)(void *arg, uint32_t disk), void *arg);
+
+/* The coldest path that has blocks without a copy: the place of its last page. */
+bool index_dirty(struct index *ix, struct place *leaf);
+/* The first blocks without a copy on the path to a place that is held for a transfer, at most `most`
+ * of one node: how many, and the place where they end. 0: there is none, or they are on their way.
+ * From here to index_written they are. */
+uint32_t index_unwritten(struct index *ix, struct place leaf, uint32_t most, struct place *end);
+void index_written(struct index *ix, struct place end, uint32_t n);
+/* Are all blocks down to this place on disk; on the device? */
+bool index_on_disk_to(struct index *ix, struct place where);
+bool index_on_device_to(struct index *ix, struct place where);
+/* Is it below a root that was flushed? */
+bool index_flushed(const struct index *ix, struct place where);
+/* Blocks at the end of this path that have no page. */
+uint32_t index_absent(struct index *ix, struct place where);
+/* The blocks from this place on cannot be written: do not offer this leaf again. */
+void index_unwritable(struct index *ix, struct place leaf);
+/* The block that ends at this place cannot be read: it, and what hangs below it, goes as far as nobody
+ * holds it. */
+void index_lose(struct index *ix, struct place where);
+/* The block that ends at this place has been written to a slot. False: it is not the next one. */
+bool index_copy_commit(struct index *ix, struct place where, uint32_t disk);
+/* The block that ends at this place has been read into a page, which is cached now. False: it has
+ * a page already. */
+bool index_page_arrive(struct index *ix, struct place where, uint32_t page);
+/* Give up at most n copies, least recent first; *removed grows by blocks that had nothing else. */
+uint32_t index_evict_copies(struct index *ix, uint32_t n, uint32_t *removed);
+/* n whole blocks of the query that are on disk only, after *where, which is the end of what is
+ * there; *where moves on. */
+void index_restore(struct index *ix, const struct index_query *query, const uint32_t *disks,
+                   uint32_t n, struct place *where);
 
 /* ---- snapshots ----------------------------------------------------------------------------
  *

@@ -14,7 +14,8 @@ struct audit {
     uint8_t *page_seen;     /* by page id */
     uint8_t *unit_owned;    /* by unit */
     uint8_t *snapshot_seen; /* by entry */
-    uint64_t nodes, blocks, pinned, units, extras, leaves, snapshots;
+    uint8_t *disk_seen;     /* by slot of the disk tier */
+    uint64_t nodes, pages, copies, pinned, kept, clean, units, extras, snapshots, ranked[RANKS];
 };
 
 #define FOUND(a, ...)                                                                              \
@@ -22,6 +23,43 @@ struct audit {
         (a)->find((a)->arg, __VA_ARGS__);                                                          \
         (a)->found++;                                                                              \
     } while (0)
+
+/* It is where the counts of its node say, and nobody else is. */
+static void audit_block(struct audit *a, uint32_t id, uint32_t i)
+{
+    const struct index *ix = a->ix;
+    const struct index_node *n = node_at(ix, id);
+    uint32_t unit = n->extent + i, page = *pages_at(ix, unit), disk = *disks_at(ix, unit);
+    if (i >= device_blocks(ix, id)) {
+        if (page != NO_PAGE)
+            FOUND(a, "block %u of node %u has a page and is not on the device", i, id);
+    } else if (page == 0 || page > ix->pool->n_blocks || ix->pool->state[page] != PAGE_CACHED ||
+               a->page_seen[page]++) {
+        FOUND(a, "page %u at depth %u of node %u is not its own", page, n->start + i, id);
+    }
+    if (i >= disk_blocks(ix, id)) {
+        if (disk != NO_DISK)
+            FOUND(a, "block %u of node %u has a disk slot and no copy", i, id);
+    } else if (disk >= ix->view.params.n_disk || a->disk_seen[disk]++) {
+        FOUND(a, "disk slot %u at depth %u of node %u is not its own", disk, n->start + i, id);
+    }
+}
+
+/* RES and DISK. */
+static void audit_tiers(struct audit *a, uint32_t id)
+{
+    const struct index *ix = a->ix;
+    const struct index_node *n = node_at(ix, id);
+    uint32_t device = device_blocks(ix, id), disk = disk_blocks(ix, id);
+    uint32_t parent = n->parent, whole = node_at(ix, parent)->n_blocks;
+    bool top = node_is_root(node_at(ix, parent));
+    if (device > n->n_blocks || disk > n->n_blocks || (device < n->n_blocks && disk < n->n_blocks))
+        FOUND(a, "of %u blocks of node %u, %u are on the device and %u on disk", n->n_blocks, id,
+              device, disk);
+    if (!top && ((device && device_blocks(ix, parent) < whole) ||
+                 (disk && disk_blocks(ix, parent) < whole)))
+        FOUND(a, "node %u is where its parent %u is not", id, parent);
+}
 
 static void audit_units(struct audit *a, uint32_t id)
 {
@@ -36,25 +74,26 @@ static void audit_units(struct audit *a, uint32_t id)
             FOUND(a, "unit %u of node %u is another's too", unit, id);
         if (i >= n->n_blocks)
             continue;
-        uint32_t page = *pages_at(ix, unit);
-        if (page == 0 || page > ix->pool->n_blocks || ix->pool->state[page] != PAGE_CACHED ||
-            a->page_seen[page]++)
-            FOUND(a, "page %u at depth %u of node %u is not its own", page, n->start + i, id);
+        audit_block(a, id, i);
         if (n->flags & NODE_EXTRAS)
             for (uint32_t e = *extra_head_at(ix, unit); e; e = extra_at(ix, e)->next)
                 a->extras++;
     }
     a->units += p->cap;
-    a->blocks += n->n_blocks;
+    a->pages += device_blocks(ix, id);
+    a->copies += disk_blocks(ix, id);
 }
 
-static void audit_holds(struct audit *a, uint32_t id)
+static void audit_ends(struct audit *a, uint32_t id, bool io)
 {
     const struct index *ix = a->ix;
     const struct index_node *n = node_at(ix, id);
+    uint32_t counted_end = io ? ix->tiers[id].io_end : priv_at(ix, id)->max_end;
     uint64_t ends = 0, counted = 0;
     uint32_t deepest = 0;
     for (const struct hold *h = priv_at(ix, id)->holds; h; h = h->next) {
+        if (h->io != io)
+            continue;
         if (h->where.node != id || h->where.identity != n->identity || h->where.depth <= n->start ||
             h->where.depth > n->start + n->n_blocks)
             FOUND(a, "a hold to depth %u is listed at node %u", h->where.depth, id);
@@ -63,12 +102,32 @@ static void audit_holds(struct audit *a, uint32_t id)
         ends++;
     }
     for (uint32_t i = 0; i < priv_at(ix, id)->cap; i++)
-        counted += ix->units[n->extent + i].ends;
-    if (ends != counted || deepest != priv_at(ix, id)->max_end)
+        counted += io ? ix->io_ends[n->extent + i] : ix->units[n->extent + i].ends;
+    if (ends != counted || deepest != counted_end)
         FOUND(a, "node %u counts %llu ends to block %u; %llu holds end there, to block %u", id,
-              (unsigned long long)counted, priv_at(ix, id)->max_end, (unsigned long long)ends,
-              deepest);
-    a->pinned += held_prefix(ix, id);
+              (unsigned long long)counted, counted_end, (unsigned long long)ends, deepest);
+}
+
+static void audit_holds(struct audit *a, uint32_t id)
+{
+    struct tally t = node_tally(a->ix, id);
+    audit_ends(a, id, false);
+    if (a->ix->tiers)
+        audit_ends(a, id, true);
+    a->pinned += t.pinned;
+    a->kept += t.kept;
+    a->clean += t.clean;
+}
+
+static void audit_ranks(struct audit *a, uint32_t id, bool condemned)
+{
+    const struct index *ix = a->ix;
+    for (enum rank_order o = RANK_PAGE; o < (ix->tiers ? RANKS : RANK_PAGE + 1); o++) {
+        bool in = rank_has(ix, o, id); /* those of a condemned tree leave as they are reaped */
+        if (in != rank_belongs(ix, o, id) && !(condemned && !in))
+            FOUND(a, "node %u is %sin order %d", id, in ? "" : "not ", o);
+        a->ranked[o] += in;
+    }
 }
 
 static bool bucket_has(const struct index *ix, uint32_t id)
@@ -102,13 +161,8 @@ static void audit_node(struct audit *a, uint32_t id, uint32_t root)
         FOUND(a, "node %u cannot be found below its parent %u", id, n->parent);
     audit_units(a, id);
     audit_holds(a, id);
-    const struct node_private *mine = priv_at(ix, id);
-    bool leaf = mine->n_children == 0 && mine->max_end < n->n_blocks;
-    bool condemned = priv_at(ix, root)->condemned; /* those leave the order as they are reaped */
-    if (leaf && (!condemned || mine->ranked))
-        a->leaves++;
-    if (leaf != (mine->ranked > 0) && !(leaf && condemned))
-        FOUND(a, "node %u is %sin the eviction order", id, leaf ? "not " : "");
+    audit_tiers(a, id);
+    audit_ranks(a, id, priv_at(ix, root)->condemned);
     a->nodes++;
 }
 
@@ -120,17 +174,26 @@ static void audit_root(struct audit *a, uint32_t root)
     while (priv_at(ix, id)->n_children)
         id = children_first(ix, id);
     for (;; id = index_reap_next(ix, id)) {
-        uint32_t held = 0;
+        uint32_t held = 0, device = 0, disk = 0, io = 0;
         for (uint32_t c = children_first(ix, id); c; c = children_next(ix, c)) {
             if (node_at(ix, c)->parent != id) {
                 FOUND(a, "child %u of node %u names node %u", c, id, node_at(ix, c)->parent);
                 return; /* the walk would not end */
             }
-            held += held_prefix(ix, c) > 0;
+            struct tally t = node_tally(ix, c);
+            held += t.held;
+            device += t.device;
+            disk += t.disk;
+            io += t.io;
         }
-        if (held != priv_at(ix, id)->held_children)
-            FOUND(a, "node %u counts %u held children and has %u", id,
-                  priv_at(ix, id)->held_children, held);
+        const struct node_tiers *tiers = ix->tiers ? &ix->tiers[id] : NULL;
+        if (held != priv_at(ix, id)->held_children ||
+            (tiers && (device != tiers->device_children || disk != tiers->disk_children ||
+                       io != tiers->io_children)))
+            FOUND(a,
+                  "node %u counts its children wrong: %u held, %u on the device, %u on disk, %u "
+                  "in transfer",
+                  id, held, device, disk, io);
         a->found += children_audit(ix, id, a->find, a->arg);
         a->found +=
             hung_audit(ix, id, a->snapshot_seen, &a->snapshots, &a->extras, a->find, a->arg);
@@ -190,13 +253,18 @@ static void audit_totals(struct audit *a)
         uint64_t counted, walked;
     } total[] = {
         {"nodes", ix->n_nodes, a->nodes},
-        {"cached blocks", ix->cached, a->blocks},
+        {"blocks on the device", ix->cached, a->pages},
+        {"blocks on disk", ix->on_disk, a->copies},
         {"pinned blocks", ix->pinned, a->pinned},
+        {"kept blocks", ix->kept, a->kept},
+        {"clean blocks", ix->clean, a->clean},
         {"owned units", ix->n_units_owned, a->units},
         {"extras", ix->n_extras, a->extras},
-        {"evictable leaves", ix->n_heap, a->leaves},
+        {"nodes in the order of pages", ix->n_heap[RANK_PAGE], a->ranked[RANK_PAGE]},
+        {"nodes in the order of copies", ix->n_heap[RANK_COPY], a->ranked[RANK_COPY]},
+        {"nodes in the order of writes", ix->n_heap[RANK_DIRTY], a->ranked[RANK_DIRTY]},
         {"snapshots", ix->n_snapshots, a->snapshots},
-        {"cached pages", ix->pool->n_cached, a->blocks},
+        {"cached pages", ix->pool->n_cached, a->pages},
     };
     for (size_t i = 0; i < sizeof total / sizeof total[0]; i++)
         if (total[i].counted != total[i].walked)
@@ -211,8 +279,9 @@ unsigned index_audit(const struct index *ix, audit_find *find, void *arg)
     a.page_seen = calloc((size_t)ix->pool->n_blocks + 1, 1);
     a.unit_owned = calloc((size_t)ix->unit_top + 1, 1);
     a.snapshot_seen = calloc((size_t)ix->view.params.max_snapshots + 1, 1);
+    a.disk_seen = calloc((size_t)ix->view.params.n_disk + 1, 1);
     uint64_t partial = 0;
-    if (!a.page_seen || !a.unit_owned || !a.snapshot_seen) {
+    if (!a.page_seen || !a.unit_owned || !a.snapshot_seen || !a.disk_seen) {
         FOUND(&a, "there is no memory for an audit");
     } else {
         for (uint32_t id = 1; id < ix->node_top; id++) {
@@ -228,5 +297,6 @@ unsigned index_audit(const struct index *ix, audit_find *find, void *arg)
     free(a.page_seen);
     free(a.unit_owned);
     free(a.snapshot_seen);
+    free(a.disk_seen);
     return a.found;
 }

@@ -29,10 +29,11 @@ static uint32_t *tokens_at(const struct index *ix, uint32_t unit)
 
 /* ---- filling and moving units ------------------------------------------------------ */
 
-/* Where blocks come from: the query's, from `depth` on, with their pages. */
+/* Where blocks come from: the query's, from `depth` on, with their pages, or else with their copies
+ * on disk. */
 struct source {
     const struct index_query *query;
-    const uint32_t *pages;
+    const uint32_t *pages, *disks;
     uint32_t depth;
 };
 
@@ -42,13 +43,23 @@ static void units_fill(struct index *ix, uint32_t unit, uint32_t n, bool extras,
     uint64_t bt = ix->view.params.block_tokens;
     tokens_store(tokens_at(ix, unit), index_query_at(&ix->view, from->query, from->depth), n * bt);
     for (uint32_t i = 0; i < n; i++) {
-        pool_publish(ix->pool, from->pages[i]);
-        shm_store(pages_at(ix, unit + i), from->pages[i]);
-        shm_store(disks_at(ix, unit + i), NO_DISK);
+        if (from->pages)
+            pool_publish(ix->pool, from->pages[i]);
+        shm_store(pages_at(ix, unit + i), from->pages ? from->pages[i] : NO_PAGE);
+        shm_store(disks_at(ix, unit + i), from->pages ? NO_DISK : from->disks[i]);
         if (extras)
             extras_store(ix, unit + i, from->depth + i, from->query);
     }
-    ix->cached += n;
+    *(from->pages ? &ix->cached : &ix->on_disk) += n;
+}
+
+/* So many of a node's blocks are new, where they come from. */
+static void count_filled(struct index *ix, uint32_t id, uint32_t n, const struct source *from)
+{
+    if (!ix->tiers)
+        return;
+    uint8_t *there = from->pages ? &ix->tiers[id].device : &ix->tiers[id].disk;
+    *there = (uint8_t)(*there + n);
 }
 
 /* Copy blocks to other units, with all that is known of them; `extras`: the new place needs
@@ -64,6 +75,10 @@ static void units_move(struct index *ix, uint32_t to, uint32_t from, uint32_t n,
         ix->units[to + i].last_use = ix->units[from + i].last_use;
         ix->units[to + i].ends = ix->units[from + i].ends;
         ix->units[from + i].ends = 0;
+        if (ix->tiers) {
+            ix->io_ends[to + i] = ix->io_ends[from + i];
+            ix->io_ends[from + i] = 0;
+        }
         if (extras)
             shm_store(extra_head_at(ix, to + i), stored ? *extra_head_at(ix, from + i) : 0);
         if (stored)
@@ -85,13 +100,15 @@ static bool query_has_extras(const struct index *ix, const struct source *from, 
 
 static void child_link(struct index *ix, uint32_t parent, uint32_t id)
 {
+    struct tally before = node_tally(ix, parent);
     node_begin(ix, parent);
     children_add(ix, parent, id);
     bucket_add(ix, id);
     node_end(ix, parent);
     ix->n_nodes++;
-    rank_leaf(ix, parent);
-    rank_leaf(ix, id);
+    child_count(ix, parent, node_tally(ix, id), true);
+    node_settle(ix, parent, before);
+    rank_node(ix, id);
 }
 
 /* A node, still begun and without blocks, below `parent`. */
@@ -121,6 +138,7 @@ static uint32_t child_new(struct index *ix, uint32_t parent, uint32_t n, const s
         shm_store(&node->flags, NODE_EXTRAS);
     units_fill(ix, node->extent, *made, extras, from);
     shm_store(&node->n_blocks, (uint16_t)*made);
+    count_filled(ix, id, *made, from);
     node_end(ix, id);
     child_link(ix, parent, id);
     return id;
@@ -168,6 +186,7 @@ static uint32_t leaf_append(struct index *ix, uint32_t id, uint32_t n, const str
     if (want == 0)
         return 0;
     bool stored = node->flags & NODE_EXTRAS, extras = stored || query_has_extras(ix, from, want);
+    struct tally before = node_tally(ix, id);
     node_begin(ix, id);
     if (extras && !stored) {
         for (uint32_t i = 0; i < node->n_blocks; i++)
@@ -176,12 +195,29 @@ static uint32_t leaf_append(struct index *ix, uint32_t id, uint32_t n, const str
     }
     units_fill(ix, node->extent + node->n_blocks, want, extras, from);
     shm_store(&node->n_blocks, (uint16_t)(node->n_blocks + want));
+    count_filled(ix, id, want, from);
     node_end(ix, id);
-    rank_leaf(ix, id);
+    node_settle(ix, id, before);
     return want;
 }
 
 /* ---- split and merge ------------------------------------------------------------------ */
+
+/* Blocks of the run before and after the border, where they are. */
+static void split_tiers(struct index *ix, uint32_t upper, uint32_t lower)
+{
+    if (!ix->tiers)
+        return;
+    uint8_t k = (uint8_t)node_at(ix, upper)->n_blocks;
+    struct node_tiers *u = &ix->tiers[upper], *l = &ix->tiers[lower];
+    u->device = l->device < k ? l->device : k;
+    u->disk = l->disk < k ? l->disk : k;
+    l->device = (uint8_t)(l->device - u->device);
+    l->disk = (uint8_t)(l->disk - u->disk);
+    uint8_t writing = l->writing; /* what is on its way, on both sides of the border */
+    u->writing = writing < k ? writing : u->disk < k ? k : 0;
+    l->writing = writing > k ? (uint8_t)(writing - k) : 0;
+}
 
 /* Holds that end in the front go to the upper part; each part's deepest end is counted anew. */
 static void split_holds(struct index *ix, uint32_t upper, uint32_t lower)
@@ -202,11 +238,13 @@ static void split_holds(struct index *ix, uint32_t upper, uint32_t lower)
         struct node_private *p = priv_at(ix, part[i]);
         const struct index_node *n = node_at(ix, part[i]);
         p->max_end = (uint8_t)n->n_blocks;
-        while (p->max_end && ix->units[n->extent + p->max_end - 1].ends == 0)
-            p->max_end--;
+        hold_deepest(ix, part[i], false);
+        if (!ix->tiers)
+            continue;
+        ix->tiers[part[i]].io_end = (uint8_t)n->n_blocks;
+        hold_deepest(ix, part[i], true);
     }
-    const struct node_private *l = priv_at(ix, lower);
-    priv_at(ix, upper)->held_children = l->held_children || l->max_end ? 1 : 0;
+    child_count(ix, upper, node_tally(ix, lower), true);
 }
 
 /* Cut node `lower` before its block k (0 < k < n_blocks); returns the new upper part. */
@@ -248,6 +286,7 @@ static uint32_t node_split(struct index *ix, uint32_t lower, uint32_t k)
     bucket_add(ix, upper);
     children_add(ix, upper, lower);
     bucket_add(ix, lower);
+    split_tiers(ix, upper, lower);
     split_holds(ix, upper, lower);
     hung_split(ix, upper, lower);
 
@@ -255,6 +294,8 @@ static uint32_t node_split(struct index *ix, uint32_t lower, uint32_t k)
     node_end(ix, upper);
     node_end(ix, parent);
     ix->n_nodes++;
+    rank_node(ix, upper);
+    rank_node(ix, lower);
     return upper;
 }
 
@@ -307,6 +348,14 @@ static void node_merge(struct index *ix, uint32_t upper)
     p->cap = (uint8_t)(nu + nl);
     if (p->max_end)
         p->max_end = (uint8_t)(p->max_end + nu);
+    if (ix->tiers) { /* what is in the lower part comes after all of the upper */
+        struct node_tiers *t = &ix->tiers[lower], *ut = &ix->tiers[upper];
+        t->device = (uint8_t)(t->device + ut->device);
+        t->disk = (uint8_t)(t->disk + ut->disk);
+        t->io_end = t->io_end ? (uint8_t)(t->io_end + nu) : 0;
+        t->writing = t->writing ? (uint8_t)(t->writing + nu) : ut->writing;
+        t->unwritable = 0; /* what was the upper part may be */
+    }
 
     children_add(ix, parent, lower);
     bucket_add(ix, lower);
@@ -314,9 +363,10 @@ static void node_merge(struct index *ix, uint32_t upper)
     node_end(ix, lower);
     node_end(ix, upper);
     node_end(ix, parent);
+    rank_remove(ix, upper);
     node_free(ix, upper);
     ix->n_nodes--;
-    rank_leaf(ix, lower);
+    rank_node(ix, lower);
 }
 
 /* ---- insert ---------------------------------------------------------------------------- */
@@ -331,25 +381,44 @@ static void place_end(struct index *ix, struct place *where)
     }
 }
 
-uint32_t index_insert(struct index *ix, const struct index_query *query, const uint32_t *pages,
-                      uint32_t n, bool *taken, struct place *where)
+/* Blocks that follow the place, which is the end of what is there. */
+static void grow(struct index *ix, struct place *where, const struct source *all, uint32_t n)
 {
-    uint32_t first = where->depth, target = first + n;
-    index_match(ix, query, target, where);
-    uint32_t done = where->depth - first, known = done;
-    memset(taken, false, known);
-    memset(taken + known, true, n - known);
-    if (done < n)
+    if (n)
         place_end(ix, where);
-    while (done < n) {
-        struct source from = {query, pages + done, first + done};
+    for (uint32_t done = 0; done < n;) {
+        struct source from = *all;
+        from.depth += done;
+        from.pages = all->pages ? all->pages + done : NULL;
+        from.disks = all->disks ? all->disks + done : NULL;
         uint32_t made = leaf_append(ix, where->node, n - done, &from);
         if (made == 0)
             where->node = child_new(ix, where->node, n - done, &from, &made);
         done += made;
     }
-    *where = (struct place){node_at(ix, where->node)->identity, where->node, target};
+    *where = (struct place){node_at(ix, where->node)->identity, where->node, all->depth + n};
+}
+
+uint32_t index_insert(struct index *ix, const struct index_query *query, const uint32_t *pages,
+                      uint32_t n, uint8_t *taken, struct place *where)
+{
+    uint32_t first = where->depth;
+    index_match(ix, query, first + n, where);
+    uint32_t known = where->depth - first;
+    memset(taken, TAKEN_NOT, known);
+    memset(taken + known, TAKEN_NEW, n - known);
+    if (ix->tiers && known)
+        pages_adopt(ix, *where, first, pages, taken);
+    const struct source rest = {.query = query, .pages = pages + known, .depth = first + known};
+    grow(ix, where, &rest, n - known);
     return n - known;
+}
+
+void index_restore(struct index *ix, const struct index_query *query, const uint32_t *disks,
+                   uint32_t n, struct place *where)
+{
+    const struct source all = {.query = query, .disks = disks, .depth = where->depth};
+    grow(ix, where, &all, n);
 }
 
 bool index_insert_partial(struct index *ix, const struct index_query *query, struct place where,
@@ -369,6 +438,8 @@ bool index_insert_partial(struct index *ix, const struct index_query *query, str
     shm_store(&n->n_blocks, 1);
     shm_store(&n->n_partial, (uint16_t)n_tokens);
     ix->cached++;
+    if (ix->tiers)
+        ix->tiers[id].device = 1;
     node_end(ix, id);
     child_link(ix, where.node, id);
     *partial = (struct place){n->identity, id, n->start + 1};
@@ -376,18 +447,6 @@ bool index_insert_partial(struct index *ix, const struct index_query *query, str
 }
 
 /* ---- truncate, evict --------------------------------------------------------------------- */
-
-/* Pages of units [from, from + n) become free. */
-static void units_empty(struct index *ix, uint32_t from, uint32_t n, bool extras)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        pool_unpublish(ix->pool, *pages_at(ix, from + i));
-        if (extras)
-            extras_drop(ix, from + i);
-    }
-    ix->cached -= n;
-    ix->work += n;
-}
 
 /* The parent of a leaf that has just gone. */
 static void parent_settle(struct index *ix, uint32_t parent)
@@ -397,7 +456,7 @@ static void parent_settle(struct index *ix, uint32_t parent)
         node_merge(ix, parent);
     } else if (priv_at(ix, parent)->n_children == 0) {
         if (!node_is_root(p))
-            rank_leaf(ix, parent);
+            rank_node(ix, parent);
         else if (priv_at(ix, parent)->condemned)
             index_root_free(ix, parent);
         else
@@ -414,10 +473,14 @@ static void leaf_remove(struct index *ix, uint32_t id, uint64_t last_use)
         root->reap_at = index_reap_next(ix, id);
     rank_remove(ix, id);
     hung_leave(ix, id);
+    struct tally before = node_tally(ix, parent);
     node_begin(ix, parent);
     bucket_remove(ix, id);
     children_remove(ix, parent, id);
     node_end(ix, parent);
+    struct tally gone = node_tally(ix, id);
+    ix->clean -= gone.clean;
+    child_count(ix, parent, gone, false);
     uint32_t cap = priv_at(ix, id)->cap;
     node_free(ix, id);
     units_empty(ix, was.extent, was.n_blocks, was.flags & NODE_EXTRAS);
@@ -430,6 +493,7 @@ static void leaf_remove(struct index *ix, uint32_t id, uint64_t last_use)
         if (*last < last_use)
             *last = last_use;
     }
+    node_settle(ix, parent, before);
     parent_settle(ix, parent);
 }
 
@@ -440,14 +504,21 @@ void node_truncate(struct index *ix, uint32_t id, uint32_t keep, uint64_t last_u
     struct index_node *n = node_at(ix, id);
     struct node_private *p = priv_at(ix, id);
     uint32_t cut = n->n_blocks - keep;
-    assert(p->n_children == 0 && keep >= p->max_end && keep < n->n_blocks);
+    assert(p->n_children == 0 && keep >= kept_prefix(ix, id) && keep < n->n_blocks);
     if (keep == 0) {
         leaf_remove(ix, id, last_use);
         return;
     }
+    struct tally before = node_tally(ix, id);
     node_begin(ix, id);
     node_new_identity(ix, id);
     shm_store(&n->n_blocks, (uint16_t)keep);
+    if (ix->tiers) {
+        struct node_tiers *t = &ix->tiers[id];
+        t->device = t->device < keep ? t->device : (uint8_t)keep;
+        t->disk = t->disk < keep ? t->disk : (uint8_t)keep;
+        t->unwritable = 0; /* perhaps what could not be is gone */
+    }
     uint32_t left = hung_cut(ix, id, keep);
     node_end(ix, id);
     hung_tell(ix, left, !node_condemned(ix, id));
@@ -457,35 +528,7 @@ void node_truncate(struct index *ix, uint32_t id, uint32_t keep, uint64_t last_u
     uint64_t *last = &ix->units[n->extent + keep - 1].last_use;
     if (*last < last_use)
         *last = last_use;
-    rank_leaf(ix, id);
-}
-
-/* Cut from the leaf with the lowest rank as long as it keeps it. */
-static uint32_t evict_leaf(struct index *ix, uint32_t id, uint32_t most)
-{
-    const struct index_node *n = node_at(ix, id);
-    uint32_t keep = n->n_blocks, floor = priv_at(ix, id)->max_end, cut = 0;
-    uint64_t second = rank_second(ix), last_use = 0;
-    do {
-        uint64_t stamp = ix->units[n->extent + keep - 1].last_use;
-        if (stamp > last_use)
-            last_use = stamp;
-        if (cut && ix->policy->rank(last_use, n->start + keep) > second)
-            break;
-        keep--;
-        cut++;
-    } while (cut < most && keep > floor);
-    /* last_use may be that of a block which stays: it has it anyway. */
-    node_truncate(ix, id, keep, last_use);
-    return cut;
-}
-
-uint32_t index_evict(struct index *ix, uint32_t n)
-{
-    uint32_t gone = 0, id;
-    while (gone < n && (id = rank_lowest(ix)) != 0)
-        gone += evict_leaf(ix, id, n - gone);
-    return gone;
+    node_settle(ix, id, before);
 }
 
 /* ---- flush ---------------------------------------------------------------------------------- */
@@ -522,7 +565,7 @@ uint32_t index_reap(struct index *ix, struct place root, uint32_t n, bool *done)
         *done = node_at(ix, root.node)->identity != root.identity || p->reap_at == root.node;
         if (*done)
             break;
-        uint32_t id = p->reap_at, keep = held_prefix(ix, id);
+        uint32_t id = p->reap_at, keep = kept_prefix(ix, id);
         uint32_t blocks = node_at(ix, id)->n_blocks;
         p->reap_at = index_reap_next(ix, id);
         rank_remove(ix, id);

@@ -94,6 +94,11 @@ void children_remove(struct index *ix, uint32_t parent, uint32_t id)
     priv_at(ix, parent)->n_children--;
 }
 
+void children_page(struct index *ix, uint32_t id)
+{
+    treap_pull_up(&by_tokens, ix, id);
+}
+
 uint32_t children_first(const struct index *ix, uint32_t parent)
 {
     return treap_first(&by_tokens, ix, node_at(ix, parent)->children);
@@ -191,7 +196,9 @@ bool index_tail(const struct index *ix, struct place where, const uint32_t *rest
                                            length < n_rest ? length : n_rest);
     } else {
         *n_tokens = longest_shared(ix, n->children, rest, n_rest);
-        id = *n_tokens ? lowest_in_range(ix, n->children, rest, *n_tokens) : 0;
+        id = 0; /* those on disk only may share more than any other */
+        while (*n_tokens && !(id = lowest_in_range(ix, n->children, rest, *n_tokens)))
+            --*n_tokens;
         unit = id ? node_at(ix, id)->extent : 0;
     }
     if (*n_tokens == 0 || id == 0 || *pages_at(ix, unit) == NO_PAGE)

@@ -6,29 +6,51 @@
  *   unit: tokens, page, disk, extra    unit: last use, ends of holds; or links of a free extent
  *
  * Rules that the audit checks:
+ *   RES     along every path the blocks on the device come first: in a node, the first `device` of
+ *           its run; a child has some only if its parent has all
+ *   DISK    the same for blocks with a committed copy on disk; and each block is in one of the two
  *   CAP     a node owns at least n_blocks and at most 2 x n_blocks units
  *   HELD    a node's held prefix is all of it if a child is held, else up to its deepest end; a
- *           node is held if that is not 0; `pinned` is the sum of held prefixes
+ *           node is held if that is not 0. Leases and transfers hold apart; what either holds is
+ *           kept. `pinned` and `kept` count the blocks on the device in these prefixes
  *   HUNG    a snapshot hangs on the node that covers its last whole block, or on the root
- *   RANKED  exactly the leaves whose last block is not held, below live roots, are in the heap
+ *   RANKED  below live roots, a node stands in
+ *             RANK_PAGE   if it has blocks on the device, no child has, and the last is not kept
+ *             RANK_COPY   the same for copies on disk
+ *             RANK_DIRTY  if blocks on the device have no copy, no child has blocks on the device,
+ *                         and no transfer holds it
  */
 #ifndef DAEMON_INDEX_PRIVATE_H
 #define DAEMON_INDEX_PRIVATE_H
 
 #include "daemon/index.h"
 
+enum rank_order { RANK_PAGE, RANK_COPY, RANK_DIRTY, RANKS };
+
 struct node_private {
-    struct hold *holds;     /* those that end in this run */
+    struct hold *holds; /* those that end in this run */
     uint32_t n_children;
-    uint32_t held_children;
+    uint32_t held_children; /* by leases */
     uint32_t up;            /* treap: my parent among my siblings, 0: I am the top */
     uint32_t min_page;      /* treap: lowest first page in my subtree, and whose it is */
     uint32_t min_node;
-    uint32_t ranked;        /* 1 + place in the heap; 0: not there */
-    uint8_t max_end;        /* blocks of the run up to the deepest end of a hold */
-    uint8_t cap;            /* units owned */
-    uint8_t condemned;      /* of a root */
-    uint32_t reap_at;       /* of a condemned root: next node of the walk; 0: over */
+    uint32_t ranked;   /* 1 + place in the heap; 0: not there */
+    uint8_t max_end;   /* blocks of the run up to the deepest end of a lease's hold */
+    uint8_t cap;       /* units owned */
+    uint8_t condemned; /* of a root */
+    uint32_t reap_at;  /* of a condemned root: next node of the walk; 0: over */
+};
+
+/* The other half of a node, where there is a disk tier (index.tiers); without one all blocks are on
+ * the device, and this costs no memory. */
+struct node_tiers {
+    uint32_t device_children, disk_children; /* that have blocks there */
+    uint32_t io_children;                    /* held by transfers */
+    uint32_t ranked[RANKS];                  /* RANK_PAGE is in node_private */
+    uint8_t device, disk;                    /* leading blocks of the run that are there */
+    uint8_t io_end;                          /* as max_end, of transfers */
+    uint8_t writing;                         /* blocks [disk, writing) are on their way; 0: none */
+    uint8_t unwritable;
 };
 
 struct unit_private {
@@ -61,8 +83,12 @@ struct index {
 
     struct node_private *nodes;
     struct unit_private *units;
-    struct ranked *heap;
-    uint32_t n_heap;
+    struct node_tiers *tiers; /* NULL: no disk tier */
+    uint16_t *io_ends;        /* by unit: transfers' holds that end with this block */
+    struct ranked *heap[RANKS];
+    uint32_t n_heap[RANKS];
+    void (*slot_gone)(void *arg, uint32_t disk);
+    void *slot_gone_arg;
 
     uint32_t free_node;  /* list through node_private.up */
     uint32_t node_top;   /* ids from here on were never used */
@@ -71,14 +97,17 @@ struct index {
     uint32_t extra_top;
     uint32_t n_extras;
     uint32_t free_extent[EXTENT_ORDERS]; /* 1 + first unit; 0: none */
-    uint32_t unit_top;   /* units from here on were never used */
+    uint32_t unit_top;                   /* units from here on were never used */
     uint32_t n_units_owned;
     uint32_t n_snapshots; /* that hang on nodes */
 
-    uint64_t identity;   /* the last one given */
-    uint64_t clock;      /* the last use given */
-    uint64_t work; /* see index_work */
-    uint32_t pinned, cached;
+    uint64_t identity;     /* the last one given */
+    uint64_t clock;        /* the last use given */
+    uint64_t work;         /* see index_work */
+    uint32_t pinned, kept; /* blocks on the device that leases, that leases or transfers hold */
+    uint32_t cached;       /* blocks on the device */
+    uint32_t on_disk;      /* blocks with a copy */
+    uint32_t clean;        /* blocks in both places that nobody keeps */
 };
 
 /* ---- index.c ---- */
@@ -123,6 +152,22 @@ static inline bool node_condemned(const struct index *ix, uint32_t id)
     return ix->nodes[node_at(ix, id)->root].condemned;
 }
 
+/* Leading blocks of the run that are on the device; that have a copy on disk. */
+static inline uint32_t device_blocks(const struct index *ix, uint32_t id)
+{
+    return ix->tiers ? ix->tiers[id].device : node_at(ix, id)->n_blocks;
+}
+
+static inline uint32_t disk_blocks(const struct index *ix, uint32_t id)
+{
+    return ix->tiers ? ix->tiers[id].disk : 0;
+}
+
+static inline uint32_t device_children(const struct index *ix, uint32_t id)
+{
+    return ix->tiers ? ix->tiers[id].device_children : ix->nodes[id].n_children;
+}
+
 /* Bracket every change of a node, or of what its readers read under its version. */
 void node_begin(struct index *ix, uint32_t id);
 void node_end(struct index *ix, uint32_t id);
@@ -143,6 +188,9 @@ void extra_list_free(struct index *ix, uint32_t id);
 /* A live root without anything below it or on it: its space is told. */
 void root_settle(struct index *ix, uint32_t root);
 
+/* The first page of a node has come or gone: its siblings' order of pages follows. */
+void children_page(struct index *ix, uint32_t id);
+
 /* ---- index_extent.c ---- */
 
 /* At most `want` (1..64) units in one run; *got says how many, at least 1. */
@@ -160,18 +208,35 @@ unsigned children_audit(const struct index *ix, uint32_t parent, audit_find *fin
 
 /* ---- index_hold.c ---- */
 
-uint32_t held_prefix(const struct index *ix, uint32_t id);
-/* The held prefix of `id` was `before`; settle pinned, its ancestors and its ranking. */
-void held_settle(struct index *ix, uint32_t id, uint32_t before);
+uint32_t held_prefix(const struct index *ix, uint32_t id); /* by leases */
+uint32_t io_prefix(const struct index *ix, uint32_t id);   /* by transfers */
+uint32_t kept_prefix(const struct index *ix, uint32_t id); /* by either */
+
+/* What a node adds to the counts, and what its parent counts of it. Taken before a change of its
+ * holds, or of where its blocks are, it lets node_settle put the counts, its ancestors and the
+ * rankings right afterwards. */
+struct tally {
+    uint32_t pinned, kept, clean;
+    bool held, io, device, disk;
+};
+struct tally node_tally(const struct index *ix, uint32_t id);
+void node_settle(struct index *ix, uint32_t id, struct tally before);
+/* A child begins, or ends, to count at its parent. */
+void child_count(struct index *ix, uint32_t parent, struct tally child, bool add);
+/* The deepest end of the node's holds may have become smaller. */
+void hold_deepest(struct index *ix, uint32_t id, bool io);
 void hold_link(struct index *ix, struct hold *h);
 void hold_unlink(struct index *ix, struct hold *h);
 
 /* ---- index_rank.c ---- */
 
-void rank_leaf(struct index *ix, uint32_t id); /* put in, take out or move, as RANKED says */
+void rank_node(struct index *ix, uint32_t id); /* put in, take out or move, as RANKED says */
 void rank_remove(struct index *ix, uint32_t id);
-uint32_t rank_lowest(const struct index *ix);  /* 0: none is evictable */
-uint64_t rank_second(const struct index *ix);  /* the next one's rank; UINT64_MAX: none */
+uint32_t rank_lowest(struct index *ix, enum rank_order order); /* 0: none */
+/* The next one's rank; UINT64_MAX: none. */
+uint64_t rank_second(const struct index *ix, enum rank_order order);
+bool rank_belongs(const struct index *ix, enum rank_order order, uint32_t id);
+bool rank_has(const struct index *ix, enum rank_order order, uint32_t id);
 unsigned rank_audit(const struct index *ix, audit_find *find, void *arg);
 
 /* ---- index_snapshot.c ---- what hangs on nodes */
@@ -191,6 +256,16 @@ uint32_t hung_leave(struct index *ix, uint32_t id);
 /* `seen` by entry. Counts them and their extras. */
 unsigned hung_audit(const struct index *ix, uint32_t node, uint8_t *seen, uint64_t *count,
                     uint64_t *extras, audit_find *find, void *arg);
+
+/* ---- index_residency.c ---- */
+
+/* Blocks of a run have left: their pages become free, their copies' slots are given back. */
+void units_empty(struct index *ix, uint32_t from, uint32_t n, bool extras);
+/* Of positions [first, where.depth), which are there, those without a page take theirs from
+ * `pages`; taken says so. */
+void pages_adopt(struct index *ix, struct place where, uint32_t first, const uint32_t *pages,
+                 uint8_t *taken);
+unsigned residency_audit(const struct index *ix, uint32_t id, audit_find *find, void *arg);
 
 /* ---- index_change.c ---- */
 

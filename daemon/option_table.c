@@ -10,7 +10,8 @@
 enum { BLOCKS_MAX = (1 << 30) - 1 };
 
 static row_set set_count, set_size, set_alpha, set_switch, set_socket, set_config, set_device,
-    set_user, set_group, set_model, set_index, set_policy, set_numa, set_log_level;
+    set_user, set_group, set_swap, set_swap_write, set_model, set_index, set_policy, set_numa,
+    set_log_level;
 
 #define COUNT(field, min, max) set_count, offsetof(struct options, field), min, max
 #define SIZE(field, min)       set_size, offsetof(struct options, field), min, INT64_MAX
@@ -54,6 +55,13 @@ static const struct row rows[] = {
     {"spill-min-tokens", "N", "0", NULL,
      "drop snapshots of fewer tokens instead of keeping them in --snapshot-swap",
      COUNT(spill_min_tokens, 0, UINT32_MAX)},
+    {"swap", "PATH:SIZE", NULL, "none",
+     "keep blocks that leave the pool in a file of at most SIZE in the directory PATH, over restarts;\n"
+     "repeatable: they are spread", OTHER(set_swap)},
+    {"swap-write", "evict|insert", "evict", NULL,
+     "write blocks when the pool runs full, or soon after they are inserted", OTHER(set_swap_write)},
+    {"swap-depth", "N", "32", NULL,
+     "transfers under way at once", COUNT(swap_depth, 1, SWAP_DEPTH_MAX)},
     {"model", "TEXT", NULL, "a digest of zeros",
      "what KV bytes depend on besides the layout; a worker's model_digest must be its SHA-256",
      OTHER(set_model)},
@@ -243,6 +251,30 @@ static bool set_model(struct reading *r, const struct row *row, const char *valu
     SHA256Final(r->o->layout.model_digest, &sha);
     r->o->has_model = true;
     return true;
+}
+
+static bool set_swap(struct reading *r, const struct row *row, const char *value)
+{
+    struct options *o = r->o;
+    const char *colon = strrchr(value, ':');
+    if (!colon || colon == value)
+        return value_refuse(&r->why, "it takes PATH:SIZE, a directory and how much of it to use");
+    if (o->n_swap == SWAP_PATHS)
+        return value_refuse(&r->why, "at most %d paths", SWAP_PATHS);
+    if ((size_t)(colon - value) >= sizeof o->swap_path[0])
+        return value_refuse(&r->why, "the path is too long");
+    if (!value_size(colon + 1, &o->swap_bytes[o->n_swap], &r->why))
+        return false;
+    memcpy(o->swap_path[o->n_swap], value, (size_t)(colon - value));
+    o->swap_path[o->n_swap++][colon - value] = '\0';
+    return true;
+}
+
+static bool set_swap_write(struct reading *r, const struct row *row, const char *value)
+{
+    r->o->swap_write = strcmp(value, "insert") == 0 ? SWAP_WRITE_INSERT : SWAP_WRITE_EVICT;
+    return r->o->swap_write == SWAP_WRITE_INSERT || strcmp(value, "evict") == 0 ||
+           value_refuse(&r->why, "it takes evict or insert");
 }
 
 static bool set_index(struct reading *r, const struct row *row, const char *value)

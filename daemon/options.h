@@ -7,6 +7,7 @@
 
 #include "daemon/log.h"
 #include "daemon/policy.h"
+#include "daemon/swap.h"
 #include "shm/message.h"
 
 #include <stdbool.h>
@@ -15,6 +16,8 @@
 #include <sys/un.h>
 
 enum { ALLOWED_MAX = 64 };
+
+enum swap_write_mode { SWAP_WRITE_EVICT, SWAP_WRITE_INSERT };
 
 struct options {
     char socket[sizeof((struct sockaddr_un *)0)->sun_path];
@@ -28,6 +31,10 @@ struct options {
     uint32_t blocks, snapshots;
     uint64_t snapshot_swap; /* bytes for spilled snapshots */
     uint32_t spill_min_tokens;
+    char swap_path[SWAP_PATHS][512];
+    uint64_t swap_bytes[SWAP_PATHS];
+    uint32_t n_swap, swap_depth, swap_admit;
+    enum swap_write_mode swap_write;
     bool has_model; /* --model was given: layout.model_digest counts even while waiting */
     bool waits;
     bool huge_pages;

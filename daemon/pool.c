@@ -69,3 +69,18 @@ void pool_unpublish(struct pool *p, uint32_t id)
 {
     move(p, id, PAGE_CACHED, PAGE_FREE, "evicted");
 }
+
+void pool_fly(struct pool *p, uint32_t id)
+{
+    move(p, id, PAGE_PRIVATE, PAGE_INFLIGHT, "read into");
+}
+
+void pool_land(struct pool *p, uint32_t id)
+{
+    move(p, id, PAGE_INFLIGHT, PAGE_CACHED, "published");
+}
+
+void pool_ditch(struct pool *p, uint32_t id)
+{
+    move(p, id, PAGE_INFLIGHT, PAGE_FREE, "given back");
+}

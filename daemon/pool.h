@@ -35,4 +35,8 @@ void pool_give(struct pool *p, uint32_t id);     /* private -> free */
 void pool_publish(struct pool *p, uint32_t id);  /* private -> cached */
 void pool_unpublish(struct pool *p, uint32_t id);/* cached -> free */
 
+void pool_fly(struct pool *p, uint32_t id);      /* private -> in flight */
+void pool_land(struct pool *p, uint32_t id);     /* in flight -> cached */
+void pool_ditch(struct pool *p, uint32_t id);    /* in flight -> free */
+
 #endif

@@ -51,6 +51,11 @@ struct job {
     uint32_t slot;            /* FLUSH of all: the next space */
     uint64_t lease;           /* LOOKUP, FETCH: whose snapshot comes back from the lower tier */
     bool begun;               /* that has begun */
+    uint64_t began_ns;        /* to wait for pages; 0: it does not */
+    uint32_t n_absent;        /* LOOKUP, FETCH: blocks to read; 0: that is over */
+    struct fetch *fetch;      /* of them; NULL: it has no pages yet */
+    struct disk_flush *disk_flush; /* FLUSH: on its way */
+    bool reaped;              /* FLUSH: only the disk is left */
     struct spill spill;       /* SNAPSHOT_SPILL */
 };
 

@@ -230,6 +230,11 @@ uint64_t spaces_number(const struct spaces *s, uint32_t slot)
     return shared(s, slot)->number;
 }
 
+struct space_key spaces_key(const struct spaces *s, uint32_t slot)
+{
+    return key_of(shared(s, slot));
+}
+
 uint32_t spaces_root(const struct spaces *s, uint32_t slot)
 {
     return shared(s, slot)->root;

@@ -28,6 +28,7 @@ void spaces_free(struct spaces *s);
 /* The slot of a live space of that number, or UINT32_MAX. */
 uint32_t spaces_find(const struct spaces *s, uint64_t number);
 uint64_t spaces_number(const struct spaces *s, uint32_t slot);
+struct space_key spaces_key(const struct spaces *s, uint32_t slot);
 uint32_t spaces_root(const struct spaces *s, uint32_t slot);
 uint64_t spaces_flushes(const struct spaces *s, uint32_t slot);
 uint32_t spaces_live(const struct spaces *s);

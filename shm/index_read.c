@@ -508,6 +508,8 @@ static bool key_compare(const struct index_view *v, uint32_t id, const uint32_t 
             *side = shm_load(key + *shared) < rest[*shared] ? -1 : 1;
         else
             *side = n < n_rest ? -1 : 1; /* a key that goes on after rest stands behind it */
+        if (shm_load(index_pages_at(v, s->extent)) == NO_PAGE)
+            *shared = 0; /* on disk only: nothing to copy from */
         if (seen_still(v, id, s))
             return true;
     }
@@ -533,7 +535,9 @@ uint32_t index_tail_tokens(const struct index_view *v, struct place where, const
             uint32_t unit = s.extent + (where.depth - s.start);
             uint32_t n = index_key_length(v, s.flags & NODE_EXTRAS, unit, where.depth,
                                           s.n_partial ? s.n_partial : bt);
-            best = (uint32_t)tokens_match(index_tokens_at(v, unit), rest, n < n_rest ? n : n_rest);
+            if (shm_load(index_pages_at(v, unit)) != NO_PAGE)
+                best =
+                    (uint32_t)tokens_match(index_tokens_at(v, unit), rest, n < n_rest ? n : n_rest);
         } else {
             /* Among keys in order, the two neighbours of rest share most with it, and the
              * descent passes both. */

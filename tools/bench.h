@@ -68,7 +68,7 @@ struct bench_index {
     const struct index_view *view;
     uint32_t root;
     uint32_t *page; /* scratch of bench_index_add */
-    bool *taken;
+    uint8_t *taken;
 };
 
 struct bench_index *bench_index_new(uint32_t n_blocks); /* NULL after a sentence */

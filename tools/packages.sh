@@ -31,7 +31,7 @@ need_packages() {
 # COMMAND=PACKAGE, or a package alone.
 need_build_packages() {
     need_packages meson=meson ninja=ninja-build gcc=gcc pkg-config=pkg-config libc6-dev \
-        libnuma-dev libxxhash-dev libjansson-dev libinih-dev libmd-dev "$@"
+        libnuma-dev libxxhash-dev libjansson-dev libinih-dev libmd-dev liburing-dev "$@"
 }
 
 # Not even "ninja: no work to do.", which --quiet leaves.

@@ -68,7 +68,7 @@ static void cache_one(struct house *h, uint32_t token, struct hold *hold)
     uint32_t root = spaces_root(h->spaces, 0), page = pool_take(&h->pool);
     struct index_query q = {.tokens = &token, .n_tokens = 1};
     struct place where = {index_node_at(index_view_of(h->ix), root)->identity, root, 0};
-    bool taken;
+    uint8_t taken;
     ck_assert_uint_eq(index_insert(h->ix, &q, &page, 1, &taken, &where), 1);
     index_hold(h->ix, hold, where);
 }

@@ -12,21 +12,25 @@ void tree_new(struct tree *t, uint32_t block_tokens, uint32_t n_blocks)
 void tree_new_with(struct tree *t, uint32_t block_tokens, uint32_t n_blocks, uint32_t max_snapshots,
                    uint64_t hash_mask)
 {
-    struct index_params p = {.block_tokens = block_tokens,
-                             .n_blocks = n_blocks,
-                             .max_spaces = 2,
-                             .hash_seed = 12345,
-                             .hash_mask = hash_mask,
-                             .max_snapshots = max_snapshots};
+    tree_new_params(t, (struct index_params){.block_tokens = block_tokens,
+                                             .n_blocks = n_blocks,
+                                             .hash_mask = hash_mask,
+                                             .max_snapshots = max_snapshots});
+}
+
+void tree_new_params(struct tree *t, struct index_params p)
+{
     struct index_plan plan;
+    p.max_spaces = 2;
+    p.hash_seed = 12345;
     REQUIRE(index_plan(&p, &plan));
     t->header = mmap(NULL, plan.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(t->header, MAP_FAILED);
     *t->header = (struct index_header){
         .magic = INDEX_MAGIC, .format = LAYOUT_FORMAT, .params = p, .ready = 1};
     t->bytes = plan.bytes;
-    t->bt = block_tokens;
-    REQUIRE(pool_init(&t->pool, n_blocks));
+    t->bt = p.block_tokens;
+    REQUIRE(pool_init(&t->pool, p.n_blocks));
     t->ix = index_new(&(struct index_config){
         .region = t->header, .pool = &t->pool, .policy = policy_find("lru")});
     REQUIRE(t->ix != NULL);
@@ -91,7 +95,7 @@ struct place tree_insert_query(struct tree *t, const struct index_query *q)
 {
     enum { MOST = 128 };
     uint32_t pages[MOST], blocks = (uint32_t)(q->n_tokens / t->bt);
-    bool taken[MOST];
+    uint8_t taken[MOST];
     struct place where = match_query(t, q);
     uint32_t more = blocks - where.depth;
     REQUIRE(more <= MOST);

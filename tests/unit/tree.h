@@ -18,6 +18,8 @@ void tree_new(struct tree *t, uint32_t block_tokens, uint32_t n_blocks);
 /* With room for snapshots, and with fewer different hashes. */
 void tree_new_with(struct tree *t, uint32_t block_tokens, uint32_t n_blocks, uint32_t max_snapshots,
                    uint64_t hash_mask);
+/* With all that, and a disk tier: max_spaces and hash_seed are filled in. */
+void tree_new_params(struct tree *t, struct index_params p);
 void tree_free(struct tree *t);
 void tree_audit(const struct tree *t);
 

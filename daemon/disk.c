@@ -1,0 +1,274 @@
+/*
+ * Start and stop of the disk tier, what the swap thread answers, and pages for those who need some.
+ *
+ * Pressure. A part of the pool (low_water) is kept free or clean: idle blocks that are on disk
+ * already, whose pages can go at once. When a reserve finds only unwritten victims it waits for
+ * chains, for WAIT_NS at most; then, or when nothing can be written, victims are lost and counted:
+ * a slow disk costs hits, never progress.
+ */
+#include "daemon/disk_private.h"
+#include "daemon/geometry.h"
+#include "daemon/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+enum { WAIT_NS = 500000000, LOW_WATER_PART = 16, LOW_WATER_LEAST = 64, MAX_READS = 8 };
+
+uint64_t disk_now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void *sparse(uint64_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static void unmap(void *p, uint64_t bytes)
+{
+    if (p)
+        munmap(p, bytes);
+}
+
+void disk_retire(struct disk *k, uint32_t slot)
+{
+    struct swap_order *o = swap_order_new(k->swap, SWAP_RETIRE, STORE_BLOCKS);
+    k->generation[slot] = 0;
+    if (!o)
+        return; /* not given out again in this life; its header fits no payload */
+    o->n = 1;
+    o->record[0].slot = slot;
+    swap_submit(k->swap, o);
+}
+
+static void on_slot_gone(void *arg, uint32_t slot)
+{
+    struct disk *k = arg;
+    if (k->generation[slot] == GENERATION_BAD) {
+        disk_retire(k, slot);
+        return;
+    }
+    k->generation[slot] = 0;
+    swap_slot_give(k->swap, STORE_BLOCKS, slot);
+}
+
+/* ---- start and stop ------------------------------------------------------------------------ */
+
+static uint32_t low_water(uint32_t n_blocks)
+{
+    uint32_t part = n_blocks / LOW_WATER_PART;
+    if (part < LOW_WATER_LEAST)
+        part = n_blocks / 2 < LOW_WATER_LEAST ? n_blocks / 2 : LOW_WATER_LEAST;
+    return part;
+}
+
+struct disk *disk_start(struct daemon *d, const struct swap_config *config, char *why, size_t n_why)
+{
+    struct disk *k = calloc(1, sizeof *k);
+    snprintf(why, n_why, "--swap: there is no memory for its tables");
+    if (!k)
+        return NULL;
+    k->d = d;
+    k->n_slots = index_view_of(d->index)->params.n_disk;
+    k->write = d->options->swap_write;
+    k->max_chains = config->depth;
+    k->max_reads = MAX_READS;
+    k->low_water = low_water(index_view_of(d->index)->params.n_blocks);
+    k->scanning = true;
+    list_init(&k->chains);
+    list_init(&k->fetches);
+    k->generation = sparse(k->n_slots * sizeof *k->generation);
+    k->reader = sparse(k->n_slots * sizeof *k->reader);
+    k->restored = sparse(k->n_slots * sizeof *k->restored);
+    if (k->generation && k->reader && k->restored)
+        k->swap = swap_start(config, why, n_why);
+    if (!k->swap) {
+        disk_stop(k);
+        return NULL;
+    }
+    index_set_slot_gone(d->index, on_slot_gone, k);
+    return k;
+}
+
+void disk_stop(struct disk *k)
+{
+    if (!k)
+        return;
+    if (k->swap)
+        swap_stop(k->swap);
+    unmap(k->generation, k->n_slots * sizeof *k->generation);
+    unmap(k->reader, k->n_slots * sizeof *k->reader);
+    unmap(k->restored, k->n_slots * sizeof *k->restored);
+    list_each (at, after, &k->chains)
+        free(list_entry(at, struct chain, link));
+    list_each (at, after, &k->fetches)
+        fetch_free(list_entry(at, struct fetch, link));
+    free(k);
+}
+
+int disk_fd(const struct disk *k)
+{
+    return swap_fd(k->swap);
+}
+
+/* ---- answers -----------------------------------------------------------------------------------
+ */
+
+static void scan_over(struct disk *k)
+{
+    k->scanning = false;
+    unmap(k->restored, k->n_slots * sizeof *k->restored);
+    k->restored = NULL;
+    log_info("disk: %u of %u slots hold blocks", index_on_disk(k->d->index), k->n_slots);
+}
+
+static void take(struct disk *k, struct swap_order *o)
+{
+    switch (o->kind) {
+    case SWAP_WRITE:
+        chain_over(k, o);
+        return;
+    case SWAP_READ:
+        read_over(k, o);
+        return;
+    case SWAP_SCAN:
+        restore_take(k, o);
+        if (o->last)
+            scan_over(k);
+        break;
+    case SWAP_FLUSH:
+        flush_over(k, o);
+        break;
+    case SWAP_RETIRE:
+        break;
+    }
+    swap_order_free(k->swap, o);
+}
+
+enum { ANSWERS_A_STEP = 4 };
+
+bool disk_step(struct disk *k)
+{
+    struct swap_order *o;
+    int n = 0;
+    while (n < ANSWERS_A_STEP && (o = swap_take(k->swap))) {
+        take(k, o);
+        n++;
+    }
+    bool grown = k->starved && swap_free(k->swap, STORE_BLOCKS);
+    if (grown)
+        k->starved = false;
+    if (n || grown)
+        chains_again(k);
+    bool busy = fetches_step(k);
+    return chains_step(k) || busy || n;
+}
+
+/* ---- pages
+ * --------------------------------------------------------------------------------------- */
+
+/* Is it worth while to wait for writes? Not for longer than WAIT_NS. */
+static bool may_wait(struct disk *k, uint64_t *began_ns)
+{
+    if (!*began_ns)
+        *began_ns = disk_now_ns();
+    if (!disk_can_write(k) || disk_now_ns() - *began_ns >= WAIT_NS)
+        return false;
+    k->pressed = true;
+    return true;
+}
+
+enum pages disk_pages(struct disk *k, uint32_t n, uint64_t *began_ns, struct index_evicted *gone)
+{
+    struct index *ix = k->d->index;
+    const struct pool *p = &k->d->pool;
+    if (p->n_free < n)
+        (void)index_free_pages(ix, n - p->n_free, false, gone);
+    if (p->n_free >= n) {
+        *began_ns = 0;
+        return PAGES_READY;
+    }
+    if (n > (uint64_t)p->n_free + index_idle(ix) + index_busy(ix))
+        return PAGES_NONE;
+    if (may_wait(k, began_ns))
+        return PAGES_SOON;
+    (void)index_free_pages(ix, n - p->n_free, true, gone);
+    return p->n_free >= n ? PAGES_READY : index_busy(ix) ? PAGES_SOON : PAGES_NONE;
+}
+
+bool disk_evict(struct disk *k, uint32_t n, uint64_t *began_ns, struct index_evicted *gone)
+{
+    bool clean = index_free_pages(k->d->index, n, false, gone);
+    if (clean)
+        return gone->freed == n || index_busy(k->d->index);
+    if (may_wait(k, began_ns))
+        return true;
+    (void)index_free_pages(k->d->index, n - gone->freed, true, gone);
+    *began_ns = 0;
+    return gone->freed == n;
+}
+
+/* ---- flush
+ * --------------------------------------------------------------------------------------- */
+
+struct disk_flush *disk_flush(struct disk *k, const struct space_key *key)
+{
+    struct disk_flush *f = calloc(1, sizeof *f);
+    struct swap_order *o = f ? swap_order_new(k->swap, SWAP_FLUSH, STORE_BLOCKS) : NULL;
+    if (!o) {
+        free(f);
+        return NULL;
+    }
+    if (key)
+        space_digest(key, o->space);
+    o->generation = UINT64_MAX;
+    o->owner = f;
+    swap_submit(k->swap, o);
+    return f;
+}
+
+void flush_over(struct disk *k, struct swap_order *o)
+{
+    struct disk_flush *f = o->owner;
+    f->over = true;
+    if (f->left)
+        free(f);
+}
+
+bool disk_flush_over(struct disk_flush *f)
+{
+    bool over = f->over;
+    if (over)
+        free(f);
+    return over;
+}
+
+void disk_flush_leave(struct disk_flush *f)
+{
+    f->left = true;
+    if (f->over)
+        free(f);
+}
+
+/* ---- counters
+ * ------------------------------------------------------------------------------------ */
+
+void disk_publish(const struct disk *k)
+{
+    struct counters *c = &k->d->counters;
+    struct swap_facts f = swap_facts(k->swap);
+    c->disk_used = index_on_disk(k->d->index);
+    c->disk_read_blocks = k->read;
+    c->disk_written_blocks = k->written;
+    c->disk_errors = f.errors;
+    c->disk_ready_blocks = swap_ready(k->swap, STORE_BLOCKS);
+    c->disk_scan_done = !k->scanning;
+}

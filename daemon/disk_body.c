@@ -1,0 +1,95 @@
+/*
+ * What the header of a block says: the whole description of its space, its tokens, the extras that
+ * touch it, and on which block it hangs. At a restart all of it is compared or believed only under
+ * its checksum, and a block is only hung where its parent is.
+ *
+ *      struct block_body | extras: n_extras x struct wire_extra | tokens: block_tokens x 4
+ */
+#include "daemon/disk_private.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <string.h>
+
+uint32_t body_room(uint32_t block_tokens)
+{
+    return (uint32_t)(sizeof(struct block_body) + BODY_EXTRAS * sizeof(struct wire_extra)) +
+           block_tokens * 4;
+}
+
+void space_digest(const struct space_key *key, uint64_t digest[2])
+{
+    uint8_t text[16 + TENANT_MAX];
+    memcpy(text, &key->adapter_id, 8);
+    memcpy(text + 8, &key->adapter_generation, 8);
+    memcpy(text + 16, key->tenant, key->tenant_len);
+    XXH128_hash_t hash = XXH3_128bits(text, 16 + key->tenant_len);
+    digest[0] = hash.low64;
+    digest[1] = hash.high64 ? hash.high64 : 1; /* 0 0 stands for all spaces */
+}
+
+/* Extras that touch the block in this unit; false: too many. */
+static bool copy_extras(const struct index_view *v, uint32_t unit, struct wire_extra *to,
+                        uint32_t *n)
+{
+    *n = 0;
+    for (uint32_t id = *index_extra_head_at(v, unit); id; id = index_extra_at(v, id)->next) {
+        if (*n == BODY_EXTRAS)
+            return false;
+        memcpy(&to[(*n)++], index_extra_at(v, id), sizeof *to);
+    }
+    return true;
+}
+
+bool body_write(const struct disk *k, struct place where, const struct swap_record *before,
+                struct swap_record *r)
+{
+    const struct index_view *v = index_view_of(k->d->index);
+    struct place at = where, parent = where;
+    index_cover(k->d->index, &at);
+    const struct index_node *n = index_node_at(v, at.node);
+    uint32_t unit = n->extent + (at.depth - 1 - n->start), bt = v->params.block_tokens;
+    struct block_body *b = (struct block_body *)(void *)r->body;
+    struct wire_extra *extras = (struct wire_extra *)(void *)(b + 1);
+    struct space_key key = spaces_key(k->d->spaces, index_node_at(v, n->root)->space);
+    *b = (struct block_body){.prefix = {.depth = at.depth - 1, .parent_slot = NO_SLOT},
+                             .adapter_id = key.adapter_id,
+                             .adapter_generation = key.adapter_generation,
+                             .tenant_len = key.tenant_len};
+    memcpy(b->tenant, key.tenant, key.tenant_len);
+    space_digest(&key, b->prefix.space);
+    if (n->flags & NODE_EXTRAS && !copy_extras(v, unit, extras, &b->n_extras))
+        return false;
+    parent.depth--;
+    if (before) {
+        b->prefix.parent_slot = before->slot;
+        b->prefix.parent_generation = before->generation;
+    } else if (parent.depth) {
+        index_cover(k->d->index, &parent);
+        const struct index_node *p = index_node_at(v, parent.node);
+        uint32_t slot = *index_disks_at(v, p->extent + (parent.depth - 1 - p->start));
+        b->prefix.parent_slot = slot;
+        b->prefix.parent_generation = k->generation[slot];
+    }
+    memcpy(extras + b->n_extras, index_tokens_at(v, unit), (size_t)bt * 4);
+    r->body_bytes = (uint32_t)(sizeof *b + b->n_extras * sizeof *extras) + bt * 4;
+    r->record = *index_pages_at(v, unit);
+    return true;
+}
+
+bool body_read(const struct disk *k, const struct swap_record *r, struct block_found *out)
+{
+    uint32_t bt = index_view_of(k->d->index)->params.block_tokens;
+    const struct block_body *b = (const struct block_body *)(const void *)r->body;
+    if (r->body_bytes < sizeof *b || b->tenant_len > TENANT_MAX || b->n_extras > BODY_EXTRAS ||
+        r->body_bytes != sizeof *b + b->n_extras * sizeof *out->extras + bt * 4ull)
+        return false;
+    out->prefix = b->prefix;
+    out->key = (struct space_key){b->adapter_id, b->adapter_generation, b->tenant_len, {0}};
+    memcpy(out->key.tenant, b->tenant, b->tenant_len);
+    out->n_extras = b->n_extras;
+    out->extras = (const struct wire_extra *)(const void *)(b + 1);
+    out->tokens = (const uint32_t *)(const void *)(out->extras + b->n_extras);
+    return true;
+}

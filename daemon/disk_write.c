@@ -1,0 +1,199 @@
+/*
+ * Chains: what is written is a path, front first, because a block on disk is of use only while all
+ * before it are there too.
+ *
+ *      root -- A -- B -- C -- D         the coldest leaf D has no copy: hold D for a transfer,
+ * write x    x    o    o         the first blocks on its path without one (C), commit them in
+ *                                       order, go on until D has one, let go
+ *
+ * Two chains with a front in common: the first writes it, the other looks again after each answer.
+ * Room is made by giving up the coldest copies that nobody holds; the chain's own are held.
+ *
+ * A block whose extras fill no header is not written, nor is what comes after it.
+ */
+#include "daemon/disk_private.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+enum { FULL_NS = 1000000000, NO_ROOM_NS = 100000000 };
+
+static void chain_end(struct disk *k, struct chain *c)
+{
+    index_unhold(k->d->index, &c->leaf);
+    list_remove(&c->link);
+    k->n_chains--;
+    free(c);
+}
+
+/* Nothing is written for a while: pages that are needed take their blocks with them. */
+static void pause_writes(struct disk *k, uint64_t ns)
+{
+    k->full_until_ns = disk_now_ns() + ns;
+}
+
+static uint32_t make_slots(struct disk *k, uint32_t n)
+{
+    uint32_t room = swap_free(k->swap, STORE_BLOCKS), removed = 0;
+    if (room < n) {
+        index_evict_copies(k->d->index, n - room, &removed);
+        k->d->counters.evicted_blocks += removed;
+        room = swap_free(k->swap, STORE_BLOCKS);
+    }
+    return room < n ? room : n;
+}
+
+/* The end of the i-th block that is being written. The leaf's hold is kept up to date by the tree.
+ */
+static struct place place_in(const struct chain *c, uint32_t i)
+{
+    struct place at = c->leaf.where;
+    at.depth = c->end - c->marked + 1 + i;
+    return at;
+}
+
+static void marks_end(struct disk *k, struct chain *c)
+{
+    struct place at = c->leaf.where;
+    at.depth = c->end;
+    index_written(k->d->index, at, c->marked);
+}
+
+/* Slots, generations and bodies for n blocks that end at c->end; returns for how many: the first
+ * that no header can describe ends it. */
+static uint32_t fill(struct disk *k, const struct chain *c, struct swap_order *o, uint32_t n)
+{
+    uint32_t slot[SWAP_BATCH], got = 0, used = 0;
+    while (got < n) {
+        uint32_t first, run = swap_slots_take(k->swap, STORE_BLOCKS, n - got, &first);
+        for (uint32_t i = 0; i < run; i++)
+            slot[got++] = first + i;
+    }
+    for (; used < n; used++) {
+        struct swap_record *r = &o->record[used];
+        struct place at = place_in(c, used);
+        r->slot = slot[used];
+        if (!body_write(k, at, used ? r - 1 : NULL, r))
+            break;
+        r->generation = swap_generation(k->swap);
+    }
+    for (uint32_t i = used; i < n; i++)
+        swap_slot_give(k->swap, STORE_BLOCKS, slot[i]);
+    return used;
+}
+
+/* Write what comes next. False: the chain is over. */
+static bool chain_go(struct disk *k, struct chain *c)
+{
+    struct index *ix = k->d->index;
+    if (index_flushed(ix, c->leaf.where) || index_on_disk_to(ix, c->leaf.where))
+        return false;
+    uint32_t room = make_slots(k, SWAP_BATCH);
+    if (room == 0) {
+        k->starved = swap_ready(k->swap, STORE_BLOCKS) < k->n_slots;
+        if (!k->starved)
+            pause_writes(k, NO_ROOM_NS); /* every copy is held */
+        return k->starved;               /* the files still grow: look again when they have */
+    }
+    struct place end;
+    struct swap_order *o = swap_order_new(k->swap, SWAP_WRITE, STORE_BLOCKS);
+    uint32_t n = o ? index_unwritten(ix, c->leaf.where, room, &end) : 0;
+    if (n == 0) {
+        if (o)
+            swap_order_free(k->swap, o);
+        return true; /* another chain writes there, or all orders are out: look again */
+    }
+    c->marked = n;
+    c->end = end.depth;
+    o->n = fill(k, c, o, n);
+    if (o->n == 0) {
+        marks_end(k, c);
+        index_unwritable(ix, c->leaf.where);
+        swap_order_free(k->swap, o);
+        return false;
+    }
+    o->owner = c;
+    c->order = o;
+    swap_submit(k->swap, o);
+    return true;
+}
+
+/* In order, up to the first that failed: what comes after it hangs on nothing. */
+static void commit(struct disk *k, const struct chain *c, const struct swap_order *o)
+{
+    bool good = true;
+    for (uint32_t i = 0; i < o->n; i++) {
+        const struct swap_record *r = &o->record[i];
+        good = good && r->status == SWAP_GOOD &&
+               index_copy_commit(k->d->index, place_in(c, i), r->slot);
+        if (good) {
+            k->generation[r->slot] = r->generation;
+            k->written++;
+        } else if (r->status == SWAP_FAILED) {
+            disk_retire(k, r->slot);
+        } else {
+            swap_slot_give(k->swap, STORE_BLOCKS, r->slot);
+        }
+    }
+}
+
+void chain_over(struct disk *k, struct swap_order *o)
+{
+    struct chain *c = o->owner;
+    enum swap_status status = o->status;
+    commit(k, c, o);
+    marks_end(k, c);
+    c->order = NULL;
+    swap_order_free(k->swap, o);
+    if (status != SWAP_GOOD)
+        pause_writes(k, status == SWAP_FULL ? FULL_NS : NO_ROOM_NS);
+    if (status != SWAP_GOOD || !chain_go(k, c))
+        chain_end(k, c);
+}
+
+bool disk_can_write(const struct disk *k)
+{
+    return !k->scanning && disk_now_ns() >= k->full_until_ns && swap_facts(k->swap).healthy;
+}
+
+/* Enough pages that can be had at once: free, or idle with a copy. */
+static bool wanted(const struct disk *k)
+{
+    if (k->write == SWAP_WRITE_INSERT || k->pressed)
+        return true;
+    uint64_t ready = (uint64_t)k->d->pool.n_free + index_clean(k->d->index);
+    return ready < k->low_water;
+}
+
+bool chains_step(struct disk *k)
+{
+    struct place leaf;
+    bool begun = false;
+    if (!disk_can_write(k))
+        return false;
+    while (k->n_chains < k->max_chains && wanted(k) && index_dirty(k->d->index, &leaf)) {
+        struct chain *c = calloc(1, sizeof *c);
+        if (!c)
+            break;
+        index_hold_io(k->d->index, &c->leaf, leaf);
+        list_append(&k->chains, &c->link);
+        k->n_chains++;
+        begun = true;
+        if (!chain_go(k, c)) {
+            chain_end(k, c);
+            break;
+        }
+    }
+    k->pressed = false;
+    return begun;
+}
+
+/* After any answer: those that waited for another's. */
+void chains_again(struct disk *k)
+{
+    list_each (at, after, &k->chains) {
+        struct chain *c = list_entry(at, struct chain, link);
+        if (!c->order && !chain_go(k, c))
+            chain_end(k, c);
+    }
+}

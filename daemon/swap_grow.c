@@ -1,0 +1,180 @@
+/*
+ * swap_grow.c - what the swap thread does beside orders: it writes files longer, tries sick devices
+ * again, and writes what is owed. One operation of growth is under way at a time, so that orders
+ * are not slowed by much; it keeps ahead of the slots in use. What fails is tried again after
+ * PROBE_NS.
+ */
+#include "daemon/log.h"
+#include "daemon/swap_private.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { PROBE_WRITE, PROBE_READ };
+
+#define AHEAD_BYTES (1ull << 30) /* and a quarter of what is in use */
+
+/* ---- health ---- */
+
+static void tell_health(struct swap *sw)
+{
+    bool healthy = true;
+    for (unsigned i = 0; i < sw->n_files; i++)
+        healthy &= !sw->file[i].sick;
+    shm_store(&sw->facts.healthy, healthy);
+}
+
+void file_sick(struct swap *sw, struct swap_file *f, const char *reason)
+{
+    if (f->sick)
+        return;
+    f->sick = true;
+    f->retry_ns = sw->now_ns + PROBE_NS;
+    log_warning("%s: %s; not used until a probe succeeds", f->name, reason);
+    tell_health(sw);
+}
+
+void file_error(struct swap *sw, struct swap_file *f, int error)
+{
+    if (++f->errors == 1 && sw->now_ns - f->said_ns > SECOND_NS) {
+        f->said_ns = sw->now_ns;
+        log_warning("%s: %s", f->name, strerror(error));
+    }
+    if (f->errors >= SWAP_ERRORS)
+        file_sick(sw, f, "too many errors in a row");
+}
+
+void file_good(struct swap *sw, struct swap_file *f)
+{
+    f->errors = 0;
+}
+
+static void probe_send(struct swap *sw, struct swap_file *f, uint32_t phase)
+{
+    struct op *op = op_new(sw, OP_PROBE, f);
+    op->first = phase;
+    op->write = phase == PROBE_WRITE;
+    op->direct = f->direct;
+    op->offset = SWAP_PROBE;
+    op->base = f->probe;
+    op->length = SWAP_ALIGN;
+    memset(f->probe, phase == PROBE_WRITE ? (int)(sw->now_ns & 0xff) | 1 : 0, SWAP_ALIGN);
+    f->probing = true;
+    op_send(sw, op);
+}
+
+void probe_over(struct swap *sw, struct op *op, int error)
+{
+    struct swap_file *f = op->file;
+    if (!error && op->first == PROBE_WRITE) {
+        probe_send(sw, f, PROBE_READ);
+        return;
+    }
+    f->probing = false;
+    f->retry_ns = sw->now_ns + PROBE_NS;
+    if (error || !f->probe[0])
+        return;
+    f->sick = false;
+    f->errors = 0;
+    log_info("%s: works again", f->name);
+    tell_health(sw);
+}
+
+/* ---- growth ---- */
+
+static bool wants_slots(const struct swap *sw, const struct swap_store *s)
+{
+    uint64_t ready = 0, taken = shm_load(&sw->taken[s->kind]);
+    for (unsigned i = 0; i < s->n_files; i++)
+        ready += s->file[i].ready;
+    return ready < taken + taken / 4 + AHEAD_BYTES / s->slot_bytes + 1;
+}
+
+static bool can_grow(const struct swap *sw, const struct swap_file *f)
+{
+    bool waits = f->sick || f->owed || (f->full && sw->now_ns < f->retry_ns);
+    return !waits && f->ready < f->n_slots && wants_slots(sw, &sw->store[f->store]);
+}
+
+static void grow_send(struct swap *sw, struct swap_file *f)
+{
+    const struct swap_store *s = &sw->store[f->store];
+    uint64_t rest = bytes_for(s, f->super.extent_slots, f->n_slots) - f->length;
+    struct op *op = op_new(sw, OP_GROW, f);
+    op->write = true;
+    op->direct = f->direct;
+    op->offset = f->length;
+    op->base = sw->zeros;
+    op->length = rest < SWAP_SPLIT ? (uint32_t)rest : SWAP_SPLIT;
+    sw->growing = true;
+    op_send(sw, op);
+}
+
+/* One note is enough, until the index thread has seen it and looks. */
+static void tell_grown(struct swap *sw)
+{
+    shm_full_fence(); /* GROWN-2: `ready` was stored before */
+    if (shm_load(&sw->grown))
+        return;
+    shm_store(&sw->grown, 1);
+    swap_channel_post(&sw->answers, NULL, NOTE_GROWN);
+}
+
+static void grow_failed(struct swap *sw, struct swap_file *f, int error)
+{
+    bool room = error == ENOSPC || error == EDQUOT || error == EFBIG;
+    f->retry_ns = sw->now_ns + PROBE_NS;
+    if (!f->full)
+        log_warning("%s: %s; it stays at %u of %u slots for now", f->name, strerror(error),
+                    f->ready, f->n_slots);
+    f->full = true;
+    if (!room)
+        file_error(sw, f, error);
+}
+
+void grow_over(struct swap *sw, struct op *op, int error)
+{
+    struct swap_file *f = op->file;
+    sw->growing = false;
+    f->length = op->offset + (error ? op->done / SWAP_ALIGN * SWAP_ALIGN : op->length);
+    uint32_t ready = slots_in(&sw->store[f->store], f, f->length);
+    if (ready != f->ready) {
+        shm_store_release(&f->ready, ready);
+        tell_grown(sw);
+    }
+    if (error) {
+        grow_failed(sw, f, error);
+        return;
+    }
+    if (f->full)
+        log_info("%s: grows again", f->name);
+    f->full = false;
+}
+
+/* ---- all of it ---- */
+
+static void retry(struct swap *sw, struct swap_file *f)
+{
+    if (sw->now_ns < f->retry_ns)
+        return;
+    if (f->sick && !f->probing)
+        probe_send(sw, f, PROBE_WRITE);
+    if (f->owed && !f->sick) {
+        f->retry_ns = sw->now_ns + PROBE_NS;
+        if (!head_write(f))
+            log_info("%s: what was owed is written", f->name);
+    }
+}
+
+void background_step(struct swap *sw)
+{
+    for (unsigned i = 0; i < sw->n_files; i++)
+        if (sw->file[i].sick || sw->file[i].owed)
+            retry(sw, &sw->file[i]);
+    for (unsigned k = 0; !sw->growing && k < sw->n_files; k++) {
+        struct swap_file *f = &sw->file[sw->grow_next++ % sw->n_files];
+        if (can_grow(sw, f))
+            grow_send(sw, f);
+    }
+    shm_store(&sw->facts.growing, sw->growing);
+}

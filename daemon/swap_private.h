@@ -1,0 +1,326 @@
+/*
+ * swap_private.h - what the files of the disk tier share. Each field has one thread that writes it:
+ * the index thread, the swap thread, or swap_start before there are two.
+ */
+#ifndef DAEMON_SWAP_PRIVATE_H
+#define DAEMON_SWAP_PRIVATE_H
+
+#include "daemon/list.h"
+#include "daemon/swap.h"
+#include "daemon/swap_engine.h"
+#include "shm/ring.h"
+
+#include <pthread.h>
+#include <xxhash.h>
+
+enum {
+    SWAP_SPLIT = 1 << 20, /* the longest operation: longer ones have come back with EAGAIN */
+    SWAP_TRIES = 16,      /* of an operation, without progress */
+    SWAP_ERRORS = 8,      /* in a row: the file is sick */
+    EXTENT_SLOTS_MIN = 16,
+    SWAP_SCANS = 16,      /* SCAN orders out */
+    SWAP_BACKGROUND = 64, /* operations beside those that depth counts: one of growth, a probe a
+                             file, 16 of the scan */
+};
+
+#define SECOND_NS 1000000000ull
+#define PROBE_NS  (2 * SECOND_NS)  /* between probes, tries to grow, and to write what is owed */
+#define STUCK_NS  (20 * SECOND_NS) /* an operation that takes longer makes its file sick */
+
+/* Generations that may be in places nobody can see are jumped over. */
+#define GENERATION_JUMP (1ull << 32)
+
+/* ---- files (swap thread, after swap_start) ---- */
+
+/* What may not come back; the same in memory and on disk. */
+struct flushes {
+    uint16_t n;
+    uint16_t bucket[2 * FLUSH_RECORDS]; /* by space: record + 1 */
+    struct flush_record record[FLUSH_RECORDS];
+};
+
+struct swap_file {
+    char *name;
+    enum swap_store_kind store;
+    unsigned index; /* among all files: its descriptors in the engine are 2 x index, + 1 direct */
+    int lock_fd;    /* says that a daemon lives */
+    int fd;         /* headers and all that is small; its lock says that I/O may be under way */
+    int direct_fd;  /* payload; -1: none */
+    bool direct;    /* false: payload through fd too */
+    uint32_t align; /* of direct transfers */
+    uint64_t mates; /* how many files were in its set, 0: made anew just now */
+    uint32_t first_slot; /* number in the store of its slot 0 */
+    uint32_t n_slots;    /* by the budget */
+    uint32_t ready;      /* that exist; the index thread reads it */
+    uint64_t length;     /* as far as it is prewritten */
+    uint64_t budget;
+    uint32_t extent_headers; /* bytes, padded */
+    struct superblock super;
+    struct flushes *flushes;
+    bool owed; /* superblocks or flush records could not be written: they will be */
+    bool full; /* growth waits */
+    bool sick, probing;
+    uint8_t *probe;    /* a block for it */
+    unsigned errors;   /* in a row */
+    uint64_t said_ns;  /* when one was last logged */
+    uint64_t retry_ns; /* when to grow, probe or write what is owed again */
+};
+
+/* What a slot's header on disk says, as far as it is known. The file's header is not read again. */
+struct slot_fact {
+    uint64_t generation; /* 0: none that counts */
+    uint64_t payload[2];
+};
+
+struct swap_store {
+    enum swap_store_kind kind;
+    const struct swap_store_config *config;
+    uint32_t header_bytes; /* of a slot, the body included */
+    uint64_t piece_pitch;  /* from piece to piece in a slot */
+    uint64_t slot_bytes;
+    struct swap_file *file;
+    unsigned n_files;
+    uint32_t n_slots;
+    struct slot_fact *fact; /* swap thread */
+    uint64_t *retired; /* a bit a slot: swap thread until the scan is over, then index thread */
+};
+
+/* ---- orders ---- */
+
+struct job {
+    struct swap_order order; /* must be first */
+    struct list issue, header,
+        hash;         /* in lists of the swap thread while there is work of that kind */
+    uint8_t *staging; /* SWAP_BATCH headers with their bodies, as they stand on disk */
+    uint32_t room;    /* bytes of staging */
+    uint32_t n_over;
+    /* A bit a record. */
+    uint64_t todo;     /* payload not issued to its end */
+    uint64_t alone;    /* failed as one of several in an operation: goes by itself */
+    uint64_t unhashed; /* checksum to be computed */
+    uint64_t hashed;
+    uint64_t ready; /* header to be written */
+    uint64_t over;
+    int current; /* record that is issued in part, or -1 */
+    uint32_t piece;
+    uint64_t at; /* of it: next to be issued */
+    struct {
+        uint32_t left; /* operations */
+        int error;     /* errno */
+        uint64_t digest[2];
+    } state[SWAP_BATCH];
+};
+
+enum op_kind { OP_PAYLOAD, OP_HEADER, OP_GROW, OP_PROBE, OP_HEADERS, OP_BODIES };
+
+struct op {
+    enum op_kind kind;
+    bool busy, write, direct;
+    uint32_t generation; /* counts submissions: a completion of an earlier one is late */
+    struct swap_file *file;
+    struct job *job;
+    uint32_t first, n; /* records of the job */
+    uint64_t offset;
+    uint8_t *base;
+    uint32_t length, done;
+    uint32_t tries;
+    uint64_t began_ns;
+};
+
+/* A ring of one direction, in private memory; the reader sleeps on fd. */
+struct swap_channel {
+    struct ring_writer w; /* writer's */
+    uint32_t answered;
+    _Alignas(64) uint32_t tail;
+    uint32_t wakes;                    /* how often fd was written */
+    _Alignas(64) struct ring_reader r; /* reader's */
+    uint32_t doze;
+    _Alignas(64) uint32_t head;
+    uint8_t *entries;
+    int fd;
+};
+
+/* A ring's record. */
+struct swap_note {
+    struct job *job;
+    enum swap_note_what { NOTE_ORDER, NOTE_SCAN_BACK, NOTE_GROWN } what;
+    uint8_t pad[RING_RECORD - 12];
+};
+static_assert(sizeof(struct swap_note) == RING_RECORD, "a record");
+
+struct scan;
+
+struct swap {
+    struct swap_config config; /* a copy; paths are this struct's own */
+    struct swap_store store[SWAP_STORES];
+    struct swap_file *file;
+    unsigned n_files;
+    pthread_t thread;
+    struct swap_channel orders, answers;
+    uint32_t stopping; /* index thread writes, swap thread reads */
+
+    /* index thread */
+    struct slots *slots[SWAP_STORES];
+    uint32_t wakes_seen;
+    bool armed; /* swap_take has found nothing: fd will say when there is something */
+    bool scanning;
+    unsigned n_out;
+    uint64_t next_generation;
+    struct list spare; /* orders to be used again */
+    unsigned n_spare;
+    uint32_t taken[SWAP_STORES]; /* slots in use: the swap thread reads it, to grow ahead of it */
+    uint32_t grown; /* a note of it is under way: swap thread sets, index thread clears */
+
+    /* swap thread */
+    _Alignas(64) struct engine *engine;
+    struct op *op;
+    uint32_t *free_op;
+    unsigned n_ops, n_free_op;
+    unsigned n_payload, n_writes; /* operations in flight; writes among them */
+    unsigned n_headers;
+    struct list reads, writes, headers, hashing, deferred;
+    struct {
+        struct job *job; /* NULL: nothing begun */
+        unsigned record;
+        uint32_t piece;
+        uint64_t at;
+        XXH3_state_t *state;
+    } hash;
+    struct scan *scan;           /* NULL: over */
+    uint64_t highest_generation; /* seen in headers, flushes and orders */
+    bool generation_jump;        /* swap_start, scan: there may be headers that nobody sees */
+    bool growing;
+    unsigned grow_next;
+    uint8_t *zeros;
+    uint64_t now_ns, looked_ns;
+    struct swap_facts facts; /* each field on its own, relaxed */
+};
+
+#define FACT_ADD(sw, field, n) shm_store(&(sw)->facts.field, (sw)->facts.field + (n))
+
+/* ---- geometry ---- */
+
+static inline uint64_t swap_round_up(uint64_t n, uint64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static inline uint64_t extent_bytes(const struct swap_store *s, const struct swap_file *f)
+{
+    return f->extent_headers + f->super.extent_slots * s->slot_bytes;
+}
+
+static inline uint64_t header_offset(const struct swap_store *s, const struct swap_file *f,
+                                     uint32_t local)
+{
+    uint32_t e = f->super.extent_slots;
+    return SWAP_EXTENTS + local / e * extent_bytes(s, f) + (uint64_t)(local % e) * s->header_bytes;
+}
+
+static inline uint64_t slot_offset(const struct swap_store *s, const struct swap_file *f,
+                                   uint32_t local)
+{
+    uint32_t e = f->super.extent_slots;
+    return SWAP_EXTENTS + local / e * extent_bytes(s, f) + f->extent_headers +
+           local % e * s->slot_bytes;
+}
+
+static inline struct swap_file *file_of(const struct swap_store *s, uint32_t slot)
+{
+    for (unsigned i = 0; i < s->n_files; i++)
+        if (slot - s->file[i].first_slot < s->file[i].n_slots)
+            return &s->file[i];
+    return NULL;
+}
+
+/* ---- swap_file.c ---- */
+
+uint64_t swap_now_ns(void);
+/* All of it, short transfers and EINTR seen to. 0 or -errno; -ENODATA: the file ends before. */
+int file_read(int fd, void *to, size_t n, uint64_t offset);
+int file_write(int fd, const void *from, size_t n, uint64_t offset, int flags);
+
+bool files_open(struct swap *sw, char *why, size_t n_why);
+/* No operation is under way any more. */
+void files_unlock(struct swap *sw);
+void files_close(struct swap *sw);
+int super_write(struct swap_file *f);
+/* Superblocks and flush records, all. */
+int head_write(struct swap_file *f);
+uint32_t slots_in(const struct swap_store *s, const struct swap_file *f, uint64_t length);
+uint64_t bytes_for(const struct swap_store *s, uint32_t extent_slots, uint64_t n_slots);
+/* Direct I/O is refused after all. */
+void file_direct_off(struct swap_file *f, int error);
+
+void header_seal(struct slot_header *h);
+/* A header and the body after it, in `room` bytes: whole, and of this slot? */
+bool header_fits(const struct slot_header *h, const struct swap_file *f, uint32_t local,
+                 uint32_t room);
+
+/* ---- swap_flush.c ---- */
+
+/* As they were read. False: one is damaged. */
+bool flushes_load(struct flushes *l);
+uint64_t flushes_highest(const struct flushes *l);
+bool flushed(const struct swap_file *f, const uint64_t space[2], uint64_t generation);
+/* The record is, or flushed_all is, on disk: 0 or -errno. `lowest` is asked for when there is no
+ * room: no header of the file, written or under way, is older. */
+int flush_write(struct swap_file *f, const uint64_t space[2], uint64_t generation,
+                uint64_t (*lowest)(void *arg, struct swap_file *f), void *arg);
+
+/* ---- swap_slots.c ---- */
+
+struct slots *slots_new(const struct swap_store *s);
+void store_slots_free(struct slots *l);
+void slots_scan_over(struct slots *l);
+void slots_grown(struct slots *l);
+uint32_t slots_taken(const struct slots *l);
+
+/* ---- swap.c ---- */
+
+bool swap_channel_init(struct swap_channel *c, unsigned size, int fd_flags);
+void swap_channel_deinit(struct swap_channel *c);
+void swap_channel_post(struct swap_channel *c, struct job *job, enum swap_note_what what);
+struct job *job_alloc(const struct swap_store *s, bool bodies);
+
+/* ---- swap_thread.c ---- */
+
+void *swap_main(void *arg);
+void job_answer(struct swap *sw, struct job *j);
+void record_over(struct swap *sw, struct job *j, unsigned r, enum swap_status status);
+void payload_over(struct swap *sw, struct job *j, unsigned r);
+void header_over(struct swap *sw, struct job *j, unsigned r, int error);
+
+/* ---- swap_transfer.c ---- */
+
+bool ops_init(struct swap *sw);
+void ops_deinit(struct swap *sw);
+struct op *op_new(struct swap *sw, enum op_kind kind, struct swap_file *f);
+void op_send(struct swap *sw, struct op *op);
+void op_completed(struct swap *sw, const struct engine_result *r);
+void ops_look_for_stuck(struct swap *sw);
+/* Payload and headers, as far as depth allows. */
+void transfers_issue(struct swap *sw);
+
+/* ---- swap_grow.c ---- */
+
+void background_step(struct swap *sw);
+void grow_over(struct swap *sw, struct op *op, int error);
+void probe_over(struct swap *sw, struct op *op, int error);
+void file_error(struct swap *sw, struct swap_file *f, int error);
+void file_good(struct swap *sw, struct swap_file *f);
+void file_sick(struct swap *sw, struct swap_file *f, const char *reason);
+
+/* ---- swap_scan.c ---- */
+
+bool scan_begin(struct swap *sw);
+/* True: there is more that can be done at once. */
+bool scan_step(struct swap *sw);
+void scan_headers_over(struct swap *sw, struct op *op, int error);
+void scan_bodies_over(struct swap *sw, struct op *op, int error);
+void scan_back(struct swap *sw, struct job *j);
+/* All headers have been seen: the highest generation is known. */
+bool scan_knows(const struct swap *sw);
+void scan_free(struct swap *sw);
+
+#endif

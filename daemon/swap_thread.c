@@ -1,0 +1,481 @@
+/*
+ * swap_thread.c - the swap thread: its loop, and what becomes of an order.
+ *
+ *      orders --> issue up to depth --> reap (submits; sleeps only here) --> checksum of one --+
+ *         ^------------------------------------------------------------------------------------+
+ *
+ * What is issued is on its way before a checksum is computed, so the device works meanwhile. A
+ * record:
+ *
+ *      WRITE   payload issued - checksum computed - payload written - header written - over
+ *                             \------ in any order -------/
+ *      READ    payload read - checksum compared - over
+ *
+ * It is over at its first hard error, but not before its operations under way have come back: until
+ * then the kernel may use its page. An order is answered when all its records are over.
+ */
+#include "daemon/log.h"
+#include "daemon/swap_private.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+enum {
+    HASH_STEP = 256 << 10, /* then the device is looked after: 25 us or so */
+    RESULTS = 64,
+    NAP_MS = 60 * 1000, /* with nothing to look after */
+    LOOK_MS = 500,      /* with something */
+    DRAIN_SECONDS = 30,
+};
+
+/* ---- the end of a record, and of an order ---- */
+
+void job_answer(struct swap *sw, struct job *j)
+{
+    list_remove(&j->issue);
+    list_remove(&j->header);
+    list_remove(&j->hash);
+    if (sw->hash.job == j)
+        sw->hash.job = NULL;
+    swap_channel_post(&sw->answers, j, NOTE_ORDER);
+}
+
+void record_over(struct swap *sw, struct job *j, unsigned r, enum swap_status status)
+{
+    const struct swap_store *s = &sw->store[j->order.store];
+    uint64_t bytes = s->config->record_bytes * sw->config.n_pieces;
+    j->order.record[r].status = status;
+    if (status > j->order.status)
+        j->order.status = status;
+    j->over |= 1ull << r;
+    j->todo &= ~(1ull << r);
+    j->unhashed &= ~(1ull << r);
+    if (sw->hash.job == j && sw->hash.record == r)
+        sw->hash.job = NULL;
+    if (status == SWAP_GOOD && j->order.kind == SWAP_WRITE) {
+        FACT_ADD(sw, writes, 1);
+        FACT_ADD(sw, bytes_written, bytes);
+    } else if (status == SWAP_GOOD && j->order.kind == SWAP_READ) {
+        FACT_ADD(sw, reads, 1);
+        FACT_ADD(sw, bytes_read, bytes);
+    } else if (status == SWAP_FAILED || status == SWAP_CORRUPT) {
+        FACT_ADD(sw, errors, 1);
+    }
+    if (++j->n_over == j->order.n)
+        job_answer(sw, j);
+}
+
+static enum swap_status status_of(const struct job *j, int error)
+{
+    if (!error)
+        return SWAP_GOOD;
+    if (j->order.kind == SWAP_READ)
+        return error == ENODATA ? SWAP_CORRUPT : SWAP_FAILED;
+    if (error == ESHUTDOWN)
+        return SWAP_REFUSED;
+    return error == ENOSPC || error == EDQUOT || error == EFBIG ? SWAP_FULL : SWAP_FAILED;
+}
+
+static void record_failed(struct swap *sw, struct job *j, unsigned r, int error)
+{
+    struct swap_file *f = file_of(&sw->store[j->order.store], j->order.record[r].slot);
+    enum swap_status status = status_of(j, error);
+    if (status == SWAP_FAILED && error != ESHUTDOWN)
+        file_error(sw, f, error);
+    record_over(sw, j, r, status);
+}
+
+static void want_hash(struct swap *sw, struct job *j, unsigned r)
+{
+    j->unhashed |= 1ull << r;
+    if (list_empty(&j->hash))
+        list_append(&sw->hashing, &j->hash);
+}
+
+/* What has come of a record's payload, whenever an operation of it is over or its checksum is
+ * there. */
+void payload_over(struct swap *sw, struct job *j, unsigned r)
+{
+    uint64_t bit = 1ull << r;
+    if (j->over & bit || j->state[r].left || (j->todo & bit && !j->state[r].error))
+        return;
+    if (j->state[r].error) {
+        record_failed(sw, j, r, j->state[r].error);
+        return;
+    }
+    if (j->order.kind == SWAP_READ) {
+        file_good(sw, file_of(&sw->store[j->order.store], j->order.record[r].slot));
+        want_hash(sw, j, r);
+    } else if (j->hashed & bit) {
+        j->ready |= bit;
+        if (list_empty(&j->header))
+            list_append(&sw->headers, &j->header);
+    }
+}
+
+void header_over(struct swap *sw, struct job *j, unsigned r, int error)
+{
+    struct swap_store *s = &sw->store[j->order.store];
+    const struct swap_record *record = &j->order.record[r];
+    if (error) {
+        record_failed(sw, j, r, error);
+        return;
+    }
+    struct slot_fact *fact = &s->fact[record->slot];
+    fact->generation = record->generation;
+    memcpy(fact->payload, j->state[r].digest, sizeof fact->payload);
+    file_good(sw, file_of(s, record->slot));
+    record_over(sw, j, r, SWAP_GOOD);
+}
+
+/* ---- checksums, a step at a time ---- */
+
+static bool hash_begin(struct swap *sw)
+{
+    while (!sw->hash.job && !list_empty(&sw->hashing)) {
+        struct job *j = list_entry(sw->hashing.next, struct job, hash);
+        if (!j->unhashed) {
+            list_remove(&j->hash);
+            continue;
+        }
+        sw->hash.job = j;
+        sw->hash.record = (unsigned)__builtin_ctzll(j->unhashed);
+        sw->hash.piece = 0;
+        sw->hash.at = 0;
+        XXH3_128bits_reset(sw->hash.state);
+    }
+    return sw->hash.job != NULL;
+}
+
+static void hash_done(struct swap *sw, struct job *j, unsigned r)
+{
+    XXH128_hash_t digest = XXH3_128bits_digest(sw->hash.state);
+    const struct swap_record *record = &j->order.record[r];
+    sw->hash.job = NULL;
+    j->unhashed &= ~(1ull << r);
+    if (j->order.kind == SWAP_READ) {
+        const struct slot_fact *fact = &sw->store[j->order.store].fact[record->slot];
+        bool same = fact->payload[0] == digest.low64 && fact->payload[1] == digest.high64;
+        record_over(sw, j, r, same ? SWAP_GOOD : SWAP_CORRUPT);
+        return;
+    }
+    j->state[r].digest[0] = digest.low64;
+    j->state[r].digest[1] = digest.high64;
+    j->hashed |= 1ull << r;
+    payload_over(sw, j, r);
+}
+
+/* Some of the record that is begun: so many bytes at most. Returns how many. */
+static uint64_t hash_part(struct swap *sw, uint64_t most)
+{
+    struct job *j = sw->hash.job;
+    const struct swap_store_config *c = sw->store[j->order.store].config;
+    const uint8_t *piece =
+        c->pool[sw->hash.piece] + j->order.record[sw->hash.record].record * c->stride;
+    uint64_t n = c->record_bytes - sw->hash.at;
+    if (n > most)
+        n = most;
+    XXH3_128bits_update(sw->hash.state, piece + sw->hash.at, n);
+    sw->hash.at += n;
+    if (sw->hash.at < c->record_bytes)
+        return n;
+    sw->hash.at = 0;
+    if (++sw->hash.piece == sw->config.n_pieces)
+        hash_done(sw, j, sw->hash.record);
+    return n;
+}
+
+static void hash_step(struct swap *sw)
+{
+    for (uint64_t done = 0; done < HASH_STEP && hash_begin(sw);)
+        done += hash_part(sw, HASH_STEP - done);
+}
+
+/* ---- flush and retire: waited for, and synchronized ---- */
+
+/* Headers of this file that are written, or may be soon: none is older. */
+static uint64_t lowest_generation(void *arg, struct swap_file *f)
+{
+    const struct swap *sw = arg;
+    const struct swap_store *s = &sw->store[f->store];
+    uint64_t lowest = UINT64_MAX;
+    for (uint32_t i = 0; i < f->n_slots; i++) {
+        uint64_t g = s->fact[f->first_slot + i].generation;
+        if (g > f->super.flushed_all && g < lowest)
+            lowest = g;
+    }
+    for (unsigned i = 0; i < sw->n_ops; i++) {
+        const struct job *j = sw->op[i].busy ? sw->op[i].job : NULL;
+        for (uint32_t r = 0; j && j->order.kind == SWAP_WRITE && r < j->order.n; r++)
+            if (j->order.record[r].generation < lowest)
+                lowest = j->order.record[r].generation;
+    }
+    return lowest;
+}
+
+static void flush_order(struct swap *sw, struct job *j)
+{
+    struct swap_order *o = &j->order;
+    struct swap_store *s = &sw->store[o->store];
+    uint64_t generation = o->generation == UINT64_MAX ? sw->highest_generation : o->generation;
+    for (unsigned i = 0; i < s->n_files; i++) {
+        int error = flush_write(&s->file[i], o->space, generation, lowest_generation, sw);
+        if (!error)
+            continue;
+        log_warning("%s: a flush could not be written (%s); it is tried again", s->file[i].name,
+                    strerror(-error));
+        o->status = SWAP_FAILED;
+        FACT_ADD(sw, errors, 1);
+    }
+    job_answer(sw, j);
+}
+
+static void retire_order(struct swap *sw, struct job *j)
+{
+    struct swap_store *s = &sw->store[j->order.store];
+    j->order.status = SWAP_GOOD;
+    for (uint32_t i = 0; i < j->order.n; i++) {
+        struct swap_record *r = &j->order.record[i];
+        struct swap_file *f = file_of(s, r->slot);
+        uint32_t local = r->slot - f->first_slot;
+        struct slot_header h = {.magic = RETIRED_MAGIC,
+                                .generation = sw->highest_generation ? sw->highest_generation : 1,
+                                .file_id = {f->super.file_id[0], f->super.file_id[1]},
+                                .slot = local};
+        header_seal(&h);
+        int error = file_write(f->fd, &h, sizeof h, header_offset(s, f, local), RWF_DSYNC);
+        r->status = error ? SWAP_FAILED : SWAP_GOOD;
+        if (error) { /* the old header may still be there */
+            j->order.status = SWAP_FAILED;
+            file_error(sw, f, -error);
+        } else {
+            s->fact[r->slot].generation = 0;
+        }
+    }
+    job_answer(sw, j);
+}
+
+/* ---- orders ---- */
+
+/* Records that need not be tried; the others are to do. */
+static void transfer_begin(struct swap *sw, struct job *j)
+{
+    const struct swap_store *s = &sw->store[j->order.store];
+    uint32_t n = j->order.n;
+    bool read = j->order.kind == SWAP_READ;
+    uint64_t todo = 0;
+    enum swap_status verdict[SWAP_BATCH];
+    for (uint32_t i = 0; i < n; i++) {
+        const struct swap_record *r = &j->order.record[i];
+        const struct swap_file *f = file_of(s, r->slot);
+        if (!read && r->generation > sw->highest_generation)
+            shm_store(&sw->highest_generation, r->generation);
+        if (!f || r->slot - f->first_slot >= f->ready || r->record >= s->config->pool_records ||
+            (!read && r->body_bytes > s->header_bytes - sizeof(struct slot_header)))
+            verdict[i] = read ? SWAP_CORRUPT : SWAP_FAILED;
+        else if (f->sick)
+            verdict[i] = read ? SWAP_FAILED : SWAP_REFUSED;
+        else if (read && s->fact[r->slot].generation != r->generation)
+            verdict[i] = SWAP_CORRUPT;
+        else
+            todo |= 1ull << i;
+    }
+    j->todo = todo;
+    if (todo)
+        list_append(read ? &sw->reads : &sw->writes, &j->issue);
+    for (uint32_t i = 0; i < n; i++)
+        if (!(todo >> i & 1))
+            record_over(sw, j, i, verdict[i]); /* the last one answers */
+}
+
+static void order_begin(struct swap *sw, struct job *j)
+{
+    list_init(&j->issue);
+    list_init(&j->header);
+    list_init(&j->hash);
+    j->current = -1;
+    j->order.status = SWAP_GOOD;
+    switch (j->order.kind) {
+    case SWAP_FLUSH:
+        flush_order(sw, j);
+        break;
+    case SWAP_RETIRE:
+        retire_order(sw, j);
+        break;
+    case SWAP_WRITE:
+    case SWAP_READ:
+        if (j->order.n)
+            transfer_begin(sw, j);
+        else
+            job_answer(sw, j);
+        break;
+    case SWAP_SCAN:
+        break;
+    }
+}
+
+/* Nothing is known of generations before the headers have been read: an early flush waits for that.
+ */
+static void orders_take(struct swap *sw)
+{
+    struct swap_note note;
+    while (ring_peek(&sw->orders.r, &note) == RING_OK) {
+        ring_drop(&sw->orders.r);
+        if (note.what == NOTE_SCAN_BACK) {
+            scan_back(sw, note.job);
+        } else if (scan_knows(sw)) {
+            order_begin(sw, note.job);
+        } else {
+            list_init(&note.job->issue);
+            list_append(&sw->deferred, &note.job->issue);
+        }
+    }
+    while (scan_knows(sw) && !list_empty(&sw->deferred)) {
+        struct job *j = list_entry(sw->deferred.next, struct job, issue);
+        list_remove(&j->issue);
+        order_begin(sw, j);
+    }
+}
+
+/* ---- the loop ---- */
+
+static void engine_choose(struct swap *sw)
+{
+    int fds[2 * SWAP_STORES * SWAP_PATHS];
+    struct iovec pool[SWAP_STORES * 16];
+    struct engine_setup setup = {.fds = fds,
+                                 .n_fds = 2 * sw->n_files,
+                                 .depth = sw->n_ops,
+                                 .wake_fd = sw->orders.fd,
+                                 .pool = pool};
+    for (unsigned i = 0; i < sw->n_files; i++) {
+        fds[2 * i] = sw->file[i].fd;
+        fds[2 * i + 1] = sw->file[i].direct_fd >= 0 ? sw->file[i].direct_fd : sw->file[i].fd;
+    }
+    for (int k = 0; k < SWAP_STORES; k++)
+        for (uint32_t d = 0; sw->store[k].n_files && d < sw->config.n_pieces; d++)
+            pool[setup.n_pool++] =
+                (struct iovec){sw->store[k].config->pool[d],
+                               sw->store[k].config->stride * sw->store[k].config->pool_records};
+    int error = 0;
+    if (sw->config.uring)
+        sw->engine = engine_uring_new(&setup, &error);
+    shm_store(&sw->facts.uring, sw->engine != NULL);
+    if (error)
+        log_warning("--swap: io_uring is refused here (%s); threads do its work", strerror(-error));
+    if (!sw->engine)
+        sw->engine = engine_threads_new(&setup, &error);
+    if (!sw->engine) { /* a few KiB */
+        log_error("--swap: there is no memory for it");
+        abort();
+    }
+}
+
+static bool idle(const struct swap *sw)
+{
+    return sw->n_free_op == sw->n_ops && list_empty(&sw->headers);
+}
+
+static bool wants_look(const struct swap *sw)
+{
+    bool wants = sw->n_free_op != sw->n_ops;
+    for (unsigned i = 0; i < sw->n_files; i++) {
+        const struct swap_file *f = &sw->file[i];
+        wants |= f->sick || f->owed || f->full;
+    }
+    return wants;
+}
+
+static void reap(struct swap *sw, unsigned timeout_ms)
+{
+    struct engine_result results[RESULTS];
+    unsigned n = sw->engine->ops->reap(sw->engine, results, RESULTS, timeout_ms);
+    sw->now_ns = swap_now_ns();
+    for (unsigned i = 0; i < n; i++)
+        op_completed(sw, &results[i]);
+}
+
+/* Sleeps only where nothing can be done and no order has come since we looked. */
+static void turn(struct swap *sw)
+{
+    orders_take(sw);
+    bool busy = scan_step(sw);
+    transfers_issue(sw);
+    background_step(sw);
+    shm_store(&sw->facts.in_flight, sw->n_payload);
+    if (hash_begin(sw) || busy || sw->engine->ops->pin(sw->engine)) {
+        reap(sw, 0);
+        hash_step(sw);
+        return;
+    }
+    struct swap_note note;
+    doze_begin(&sw->orders.doze); /* DOZE-1 is in it */
+    if (ring_peek(&sw->orders.r, &note) == RING_OK || shm_load_acquire(&sw->stopping))
+        reap(sw, 0);
+    else
+        reap(sw, wants_look(sw) ? LOOK_MS : NAP_MS);
+    doze_end(&sw->orders.doze);
+    ops_look_for_stuck(sw);
+}
+
+/* What has begun is brought to its end, what has not is given up. */
+static void drain(struct swap *sw)
+{
+    struct list *queues[] = {&sw->reads, &sw->writes};
+    for (int q = 0; q < 2; q++)
+        list_each (at, after, queues[q]) {
+            struct job *j = list_entry(at, struct job, issue);
+            list_remove(at);
+            uint64_t todo = j->todo;
+            j->todo = 0;
+            for (; todo; todo &= todo - 1) {
+                unsigned r = (unsigned)__builtin_ctzll(todo);
+                j->state[r].error = ESHUTDOWN;
+                payload_over(sw, j, r); /* now, or when its operations are */
+            }
+        }
+    uint64_t until = swap_now_ns() + DRAIN_SECONDS * SECOND_NS;
+    while (!idle(sw) || hash_begin(sw)) {
+        transfers_issue(sw);
+        reap(sw, hash_begin(sw) ? 0 : LOOK_MS);
+        hash_step(sw);
+        if (sw->now_ns > until) {
+            log_warning("--swap: operations do not come back; they are left behind");
+            return;
+        }
+    }
+}
+
+/* An engine whose operations do not come back is not freed: they may still write. */
+static void swap_end(struct swap *sw)
+{
+    drain(sw);
+    if (idle(sw)) {
+        sw->engine->ops->free(sw->engine);
+        files_unlock(sw);
+    }
+    while (!list_empty(&sw->deferred)) {
+        struct job *j = list_entry(sw->deferred.next, struct job, issue);
+        list_remove(&j->issue);
+        free(j);
+    }
+}
+
+void *swap_main(void *arg)
+{
+    struct swap *sw = arg;
+    prctl(PR_SET_NAME, "prefixd-swap");
+    list_init(&sw->reads);
+    list_init(&sw->writes);
+    list_init(&sw->headers);
+    list_init(&sw->hashing);
+    list_init(&sw->deferred);
+    sw->now_ns = swap_now_ns();
+    engine_choose(sw);
+    while (!shm_load_acquire(&sw->stopping))
+        turn(sw);
+    swap_end(sw);
+    return NULL;
+}
