@@ -208,13 +208,9 @@ static int fail_start(struct private_daemon *d)
                      hung ? " in time" : "", log[0] ? log : "it said nothing.");
 }
 
-int private_daemon_start(struct private_daemon *d, const struct daemon_args *args)
+static int spawn(struct private_daemon *d, const struct daemon_args *args)
 {
     int out[2];
-    *d = (struct private_daemon){0};
-    int code = make_dir(d);
-    if (code != EXIT_GOOD)
-        return code;
     if (pipe2(out, O_CLOEXEC) != 0) {
         remove_dir(d);
         return tool_fail(EXIT_DAEMON, "cannot make a pipe: %s.", strerror(errno));
@@ -232,6 +228,20 @@ int private_daemon_start(struct private_daemon *d, const struct daemon_args *arg
         return tool_fail(EXIT_DAEMON, "cannot start a process: %s.", strerror(errno));
     }
     return await_ready(d->out) ? EXIT_GOOD : fail_start(d);
+}
+
+int private_daemon_start(struct private_daemon *d, const struct daemon_args *args)
+{
+    *d = (struct private_daemon){0};
+    int code = make_dir(d);
+    return code == EXIT_GOOD ? spawn(d, args) : code;
+}
+
+int private_daemon_again(struct private_daemon *d, const struct daemon_args *args)
+{
+    kill(d->pid, SIGKILL);
+    reap(d, STOP_MS);
+    return spawn(d, args);
 }
 
 bool private_daemon_stop(struct private_daemon *d)

@@ -19,10 +19,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { WORKERS_MAX = 256, PROGRESS_CELLS = 30 };
+enum { RESTART_TRIES = 6000, WORKERS_MAX = 256, PROGRESS_CELLS = 30 };
 
 static struct {
     bool private, pad_last;
+    const char *restart;
+    double restart_at;
     const char *trace, *snapshots; /* NULL: without, "": as many slots as there are */
     uint64_t workers, limit;
     struct daemon_args daemon;
@@ -65,6 +67,8 @@ static const struct option_row options[] = {
     DAEMON("max-workers", "N", "workers attached at once"),
     DAEMON("max-leases", "N", "leases of one worker"),
     DAEMON("model", "TEXT", "identity of the model"),
+    {"restart-at", "FRACTION", OPTION_TEXT, &opt.restart, 0,
+     "kill the private daemon (SIGKILL) after so much of the requests, and start it again"},
     DAEMON("swap", "PATH:SIZE", "a disk tier below its pool; repeatable"),
     DAEMON("swap-write", "evict|insert", "when blocks are written"),
     DAEMON("swap-depth", "N", "transfers under way at once"),
@@ -117,6 +121,20 @@ static int check_states(void)
     return EXIT_GOOD;
 }
 
+static int check_restart(void)
+{
+    char *end = NULL;
+    if (!opt.restart)
+        return EXIT_GOOD;
+    opt.restart_at = strtod(opt.restart, &end);
+    if (*end || end == opt.restart || !(opt.restart_at > 0 && opt.restart_at < 1))
+        return tool_fail(EXIT_USAGE, "--restart-at takes a fraction between 0 and 1, not '%s'.",
+                         opt.restart);
+    return opt.private ? EXIT_GOOD
+                       : tool_fail(EXIT_USAGE, "--restart-at kills the daemon, so it must be ours: "
+                                               "add --private.");
+}
+
 static int check_options(const struct tool *t, int n, char **arg)
 {
     if (n != 0)
@@ -126,6 +144,9 @@ static int check_options(const struct tool *t, int n, char **arg)
         return tool_fail(EXIT_USAGE, "--workers must be at least 1.");
     if (opt.limit == 0)
         return tool_fail(EXIT_USAGE, "--limit must be at least 1.");
+    int restart = check_restart();
+    if (restart != EXIT_GOOD)
+        return restart;
     if (opt.private) {
         if (t->given)
             return tool_fail(EXIT_USAGE, "--private starts a daemon of its own, at a socket of its "
@@ -244,6 +265,8 @@ struct crew {
     unsigned left;
     bool killed;
     int code;
+    struct private_daemon *daemon; /* NULL: not ours */
+    bool restarted;
 };
 
 static void crew_kill(struct crew *crew, int code)
@@ -315,6 +338,39 @@ static void crew_reap(struct crew *crew, unsigned i)
                   : tool_fail(EXIT_DAEMON, "worker %u died of signal %d.", i, WTERMSIG(status)));
 }
 
+/* All that are left have paused: SIGKILL for the daemon, and on with the next one once it knows
+ * what is on disk. */
+static int restart_daemon(const struct crew *crew)
+{
+    int code = private_daemon_again(crew->daemon, &opt.daemon);
+    struct pfx_stats s = {.size = sizeof s};
+    pfx *c = code == EXIT_GOOD ? tool_attach(crew->r->tool, &code) : NULL;
+    for (int tries = 0; c && tries < RESTART_TRIES && !interrupted; tries++) {
+        if (pfx_stats(c, &s) < 0 || s.disk_scan_done)
+            break;
+        usleep(10000);
+    }
+    pfx_close(c);
+    if (code == EXIT_GOOD && !s.disk_scan_done)
+        code = tool_fail(EXIT_DAEMON, "the daemon did not find what it has on disk in time.");
+    return code;
+}
+
+static void crew_restart(struct crew *crew)
+{
+    unsigned paused = 0;
+    for (unsigned i = 0; i < crew->r->n_workers; i++)
+        paused += crew->pid[i] > 0 && shm_load_acquire(&crew->r->words[i].paused);
+    if (crew->restarted || !paused || paused < crew->left)
+        return;
+    crew->restarted = true;
+    int code = restart_daemon(crew);
+    if (code == EXIT_GOOD)
+        shm_store_release(crew->r->go, 2u);
+    else
+        crew_kill(crew, code);
+}
+
 /* Let them begin together, and wait for all; on the first failure, or an interruption, the others
  * are killed. Returns when they began. */
 static uint64_t crew_await(struct crew *crew)
@@ -331,6 +387,7 @@ static uint64_t crew_await(struct crew *crew)
         }
         for (unsigned i = 0; i < r->n_workers; i++)
             crew_reap(crew, i);
+        crew_restart(crew);
         if (interrupted)
             crew_kill(crew, EXIT_DAEMON);
         show_progress(r, false);
@@ -458,14 +515,15 @@ static void report(const struct sum *s, uint32_t block_tokens)
 
 /* ---- the whole ------------------------------------------------------------------------------ */
 
-static int run_workers(struct replay *r, uint32_t block_tokens, const struct levels *before)
+static int run_workers(struct replay *r, struct private_daemon *daemon, uint32_t block_tokens,
+                       const struct levels *before)
 {
     r->outcome = share(r->work->n_prompts * sizeof *r->outcome);
     r->words = share(r->n_workers * sizeof *r->words);
     r->go = share(sizeof *r->go);
     if (!r->outcome || !r->words || !r->go)
         return tool_fail(EXIT_DAEMON, "out of memory.");
-    struct crew crew = {.r = r};
+    struct crew crew = {.r = r, .daemon = daemon};
     crew_start(&crew);
     uint64_t begin_ns = crew_await(&crew);
     if (crew.code != EXIT_GOOD)
@@ -474,7 +532,8 @@ static int run_workers(struct replay *r, uint32_t block_tokens, const struct lev
     struct sum sum = {0};
     if (!add_up(r, begin_ns, &sum))
         return tool_fail(EXIT_DAEMON, "out of memory.");
-    int code = count_leaked(r->tool, before, &sum);
+    static const struct levels fresh;
+    int code = count_leaked(r->tool, crew.restarted ? &fresh : before, &sum);
     if (code != EXIT_GOOD)
         return code;
     if (r->tool->json)
@@ -485,20 +544,24 @@ static int run_workers(struct replay *r, uint32_t block_tokens, const struct lev
     return bad ? EXIT_FINDING : EXIT_GOOD;
 }
 
-static int run_against(const struct tool *t, const struct workload *work)
+static int run_against(const struct tool *t, const struct workload *work,
+                       struct private_daemon *daemon)
 {
     struct replay r = {.tool = t,
                        .work = work,
                        .whole_match = opt.pad_last,
                        .snapshots = opt.snapshots != NULL,
-                       .n_workers = (unsigned)opt.workers};
+                       .n_workers = (unsigned)opt.workers,
+                       .pause_at = work->n_prompts};
+    if (opt.restart)
+        r.pause_at = (size_t)(opt.restart_at * (double)work->n_prompts);
     uint32_t block_tokens = 0;
     struct levels before;
     int code = check_daemon(t, &block_tokens);
     if (code == EXIT_GOOD)
         code = levels_now(t, NULL, &before);
     if (code == EXIT_GOOD)
-        code = run_workers(&r, block_tokens, &before);
+        code = run_workers(&r, daemon, block_tokens, &before);
     if (r.outcome)
         munmap(r.outcome, work->n_prompts * sizeof *r.outcome);
     if (r.words)
@@ -526,13 +589,13 @@ static int replay_run(const struct tool *t, int n, char **arg)
         if (code == EXIT_GOOD) {
             own.socket = d.socket;
             own.also = NULL;
-            code = run_against(&own, &work);
+            code = run_against(&own, &work, &d);
             if (!private_daemon_stop(&d) && code == EXIT_GOOD)
                 code = EXIT_DAEMON;
         }
         interrupt_raise();
     } else if (code == EXIT_GOOD) {
-        code = run_against(t, &work);
+        code = run_against(t, &work, NULL);
     }
     workload_free(&work);
     return code;

@@ -58,8 +58,9 @@ struct outcome {
 
 struct worker_words {
     uint32_t ready, done; /* attached; prompts done */
+    uint32_t paused;      /* it has nothing open, and waits for the daemon's next life */
     uint64_t end_ns;
-    uint64_t pad[6]; /* a cache line a worker */
+    uint64_t pad[5]; /* a cache line a worker */
 };
 
 struct replay {
@@ -70,7 +71,8 @@ struct replay {
     unsigned n_workers;
     struct outcome *outcome;    /* shared, one a prompt */
     struct worker_words *words; /* shared, one a worker */
-    uint32_t *go;               /* shared: 1: all are attached, begin */
+    size_t pause_at;            /* before this prompt the daemon is killed; n_prompts: never */
+    uint32_t *go;               /* shared: 1: all are attached, begin; 2: the daemon is another */
 };
 
 /* The life of worker number `me`; the exit code of its process. */

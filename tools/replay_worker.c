@@ -226,6 +226,25 @@ static int attach(struct worker *w, unsigned me)
     return EXIT_GOOD;
 }
 
+static void detach(struct worker *w)
+{
+    pfx_close(w->c);
+    free(w->tokens);
+    free(w->key);
+    free(w->reserved);
+    *w = (struct worker){.r = w->r};
+}
+
+/* The daemon is killed and started again: begin anew, with whatever it has kept. */
+static int over_a_restart(struct worker *w, unsigned me)
+{
+    detach(w);
+    shm_store_release(&w->r->words[me].paused, 1u);
+    while (shm_load_acquire(w->r->go) < 2)
+        usleep(200);
+    return attach(w, me);
+}
+
 int replay_worker(const struct replay *r, unsigned me)
 {
     struct worker w = {.r = r};
@@ -237,14 +256,14 @@ int replay_worker(const struct replay *r, unsigned me)
     while (!shm_load_acquire(r->go))
         usleep(200);
     for (size_t i = me; i < r->work->n_prompts && code == EXIT_GOOD; i += r->n_workers) {
-        code = serve(&w, &r->work->prompt[i], &r->outcome[i]);
+        if (i >= r->pause_at && !words->paused)
+            code = over_a_restart(&w, me);
+        if (code == EXIT_GOOD)
+            code = serve(&w, &r->work->prompt[i], &r->outcome[i]);
         r->outcome[i].done = code == EXIT_GOOD;
         shm_store(&words->done, words->done + 1);
     }
     words->end_ns = now_ns();
-    pfx_close(w.c);
-    free(w.tokens);
-    free(w.key);
-    free(w.reserved);
+    detach(&w);
     return code;
 }

@@ -394,6 +394,33 @@ START_TEST(replay_chat_with_two_workers)
 }
 END_TEST
 
+/* Most of the pool is on disk when the daemon is killed half way, and comes back with the next one.
+ */
+START_TEST(replay_over_kill_9)
+{
+    struct said s;
+    char dir[] = "/tmp/prefixd-replay-XXXXXX", swap[64], command[64];
+    ck_assert_ptr_ne(mkdtemp(dir), NULL);
+    snprintf(swap, sizeof swap, "%s:64M", dir);
+    RUN(&s, prefixctl_path(), "replay", "--private", "--workers", "2", "--limit", "150", "--json",
+        "--blocks", "1500", "--swap", swap, "--restart-at", "0.5");
+    json_t *o = report_of(&s);
+    ck_assert_int_eq(s.code, 0);
+    ck_assert_int_eq(number_of(o, "requests"), 150);
+    ck_assert_int_gt(number_of(o, "disk_hits"), 0);
+    ck_assert_int_eq(number_of(o, "verified_blocks"), number_of(o, "blocks_hit"));
+    ck_assert_int_eq(number_of(o, "corrupt_blocks"), 0);
+    ck_assert_int_eq(number_of(o, "leaked_blocks"), 0);
+    json_decref(o);
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    ck_assert_int_eq(system(command), 0);
+    RUN(&s, prefixctl_path(), "replay", "--restart-at", "0.5");
+    refused(&s, 2, "--private");
+    RUN(&s, prefixctl_path(), "replay", "--private", "--restart-at", "1");
+    refused(&s, 2, "fraction");
+}
+END_TEST
+
 START_TEST(replay_against_a_running_daemon)
 {
     struct host h;
@@ -536,6 +563,7 @@ Suite *test_suite(void)
                         sizeof refused_states / sizeof refused_states[0]);
     tcase_add_test(t, replay_states_need_slots);
     tcase_add_test(t, replay_chat_with_two_workers);
+    tcase_add_test(t, replay_over_kill_9);
     tcase_add_test(t, replay_against_a_running_daemon);
     tcase_add_test(t, replay_finds_a_corrupt_page);
     tcase_add_loop_test(t, replay_bad_trace, 0, sizeof bad / sizeof bad[0]);
