@@ -173,6 +173,7 @@ static bool make_disk(struct daemon *d, const struct geometry *g, char *why, siz
     }
     for (uint32_t i = 0; i < g->layout.n_devices; i++)
         blocks->pool[i] = device_address(d->devices[i]);
+    blocks->slots_most = g->n_disk;
     blocks->record_bytes = g->layout.block_bytes;
     blocks->body_bytes = body_room(g->layout.block_tokens);
     blocks->stride = g->block_stride;

@@ -271,4 +271,7 @@ void disk_publish(const struct disk *k)
     c->disk_errors = f.errors;
     c->disk_ready_blocks = swap_ready(k->swap, STORE_BLOCKS);
     c->disk_scan_done = !k->scanning;
+    c->disk_in_flight = f.in_flight;
+    c->disk_uring = f.uring;
+    c->disk_healthy = f.healthy;
 }

@@ -102,33 +102,20 @@ static bool check_sizes(const struct options *o, struct geometry *g, char *why, 
     return true;
 }
 
-/* The most slots whose file is not longer than that. */
-static uint64_t slots_in(uint64_t bytes, const struct wire_layout *l)
-{
-    uint64_t low = 0, high = TIER_MAX;
-    while (low < high) {
-        uint64_t mid = low + (high - low + 1) / 2;
-        if (swap_file_bytes(l->block_bytes, l->n_devices, body_room(l->block_tokens), mid) <= bytes)
-            low = mid;
-        else
-            high = mid - 1;
-    }
-    return low;
-}
-
 /* How many blocks the files of --swap hold. */
 static bool plan_disk(const struct options *o, struct geometry *g, char *why, size_t n)
 {
     uint64_t slots = 0;
+    if (o->n_swap && g->layout.block_bytes == 0)
+        return refuse(why, n, "--swap: blocks of 0 bytes need no disk");
     for (uint32_t i = 0; i < o->n_swap; i++) {
-        uint64_t here = slots_in(o->swap_bytes[i], &g->layout);
+        uint64_t here = swap_file_slots(g->layout.block_bytes, g->layout.n_devices,
+                                        body_room(g->layout.block_tokens), o->swap_bytes[i]);
         if (here == 0)
             return refuse(why, n, "--swap %s:%llu: not one block of %llu bytes fits in it",
                           o->swap_path[i], (ull)o->swap_bytes[i], (ull)g->layout.block_bytes);
         slots += here;
     }
-    if (o->n_swap && g->layout.block_bytes == 0)
-        return refuse(why, n, "--swap: blocks of 0 bytes need no disk");
     g->n_disk = slots < TIER_MAX ? (uint32_t)slots : TIER_MAX;
     return true;
 }

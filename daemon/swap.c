@@ -188,14 +188,19 @@ int swap_fd(const struct swap *sw)
     return sw->answers.fd;
 }
 
-uint64_t swap_file_bytes(uint64_t record_bytes, uint32_t n_pieces, uint32_t body_bytes,
-                         uint64_t n_slots)
+struct swap_store store_shape(uint64_t record_bytes, uint32_t n_pieces, uint32_t body_bytes)
 {
-    struct swap_store s = {
+    return (struct swap_store){
         .header_bytes = (uint32_t)swap_round_up(sizeof(struct slot_header) + body_bytes,
                                                 sizeof(struct slot_header)),
         .slot_bytes = swap_round_up(record_bytes, SWAP_ALIGN) * n_pieces,
     };
+}
+
+uint64_t swap_file_bytes(uint64_t record_bytes, uint32_t n_pieces, uint32_t body_bytes,
+                         uint64_t n_slots)
+{
+    struct swap_store s = store_shape(record_bytes, n_pieces, body_bytes);
     return bytes_for(&s, EXTENT_SLOTS_MIN, n_slots);
 }
 

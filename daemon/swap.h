@@ -38,6 +38,7 @@ enum swap_store_kind { STORE_BLOCKS, STORE_SNAPSHOTS };
 
 struct swap_store_config {
     uint64_t bytes[SWAP_PATHS]; /* budget of each path, its file's length at most; 0: none there */
+    uint32_t slots_most;        /* slots of all files at most, whatever the budgets hold; 0: any */
     uint64_t record_bytes;      /* of a piece, as the pool holds it */
     uint32_t body_bytes;        /* of a header's body at most, struct body_prefix included */
     uint8_t fingerprint[32];
@@ -67,6 +68,10 @@ void swap_stop(struct swap *sw);
 
 /* Readable when something is to be taken, also when there are new slots. */
 int swap_fd(const struct swap *sw);
+
+/* How many slots a new file of that budget has; 0: it is too small for one. */
+uint64_t swap_file_slots(uint64_t record_bytes, uint32_t n_pieces, uint32_t body_bytes,
+                         uint64_t budget);
 
 /* The length of a file of so many slots: the least budget that is of use is that of one. */
 uint64_t swap_file_bytes(uint64_t record_bytes, uint32_t n_pieces, uint32_t body_bytes,

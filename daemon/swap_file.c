@@ -164,6 +164,16 @@ static uint32_t extent_slots_of(const struct swap_store *s, uint64_t budget)
     return n;
 }
 
+uint64_t swap_file_slots(uint64_t record_bytes, uint32_t n_pieces, uint32_t body_bytes,
+                         uint64_t budget)
+{
+    struct swap_store s = store_shape(record_bytes, n_pieces, body_bytes);
+    struct swap_file f = {.n_slots = NO_SLOT - 1};
+    f.super.extent_slots = extent_slots_of(&s, budget);
+    f.extent_headers = headers_of(&s, f.super.extent_slots);
+    return budget < bytes_for(&s, EXTENT_SLOTS_MIN, 1) ? 0 : slots_in(&s, &f, budget);
+}
+
 /* ---- opening one ---- */
 
 static bool fail(char *why, size_t n_why, const char *name, const char *what)
@@ -515,6 +525,8 @@ static bool store_number(struct swap *sw, struct swap_store *s, char *why, size_
         struct stat st;
         f->first_slot = s->n_slots;
         f->n_slots = NO_SLOT - 1 - s->n_slots; /* that many numbers are left */
+        if (s->config->slots_most) /* an old file may have other extents than a new one */
+            f->n_slots = s->config->slots_most - s->n_slots;
         f->n_slots = slots_in(s, f, f->budget);
         s->n_slots += f->n_slots;
         if (fstat(f->fd, &st))

@@ -248,6 +248,7 @@ int super_write(struct swap_file *f);
 /* Superblocks and flush records, all. */
 int head_write(struct swap_file *f);
 uint32_t slots_in(const struct swap_store *s, const struct swap_file *f, uint64_t length);
+struct swap_store store_shape(uint64_t record_bytes, uint32_t n_pieces, uint32_t body_bytes);
 uint64_t bytes_for(const struct swap_store *s, uint32_t extent_slots, uint64_t n_slots);
 /* Direct I/O is refused after all. */
 void file_direct_off(struct swap_file *f, int error);

@@ -39,7 +39,8 @@
  * tail or sibling; their prefix left, or the tier was full. */
 #define DETAILS(C)                                                                                \
     C(slots_free, G) C(slots_private, G) C(snapshot_displaced, T)                                 \
-    C(tier_resaved, T) C(tier_swept, T) C(tier_dropped, T)
+    C(tier_resaved, T) C(tier_swept, T) C(tier_dropped, T)                                        \
+    C(disk_in_flight, G) C(disk_uring, G) C(disk_healthy, G)
 
 struct counters {
 #define COUNTER_FIELD(name, kind) uint64_t name;

@@ -61,6 +61,18 @@ static void show_snapshots(const struct index_header *h, const struct counters *
     putchar('\n');
 }
 
+static void show_disk(uint32_t n_disk, const struct counters *c)
+{
+    typedef unsigned long long ull;
+    printf(
+        "disk          %llu of at most %u blocks in %llu slots that exist%s; %s, %llu under way; "
+        "read %llu, written %llu, errors %llu%s\n",
+        (ull)c->disk_used, n_disk, (ull)c->disk_ready_blocks,
+        c->disk_scan_done ? "" : ", looking for more", c->disk_uring ? "io_uring" : "threads",
+        (ull)c->disk_in_flight, (ull)c->disk_read_blocks, (ull)c->disk_written_blocks,
+        (ull)c->disk_errors, c->disk_healthy ? "" : "; unhealthy: no writes, reads fail");
+}
+
 static void show(const struct tool *t, const struct daemon_index *di, const struct counters *c)
 {
     const struct index_header *h = di->view.header;
@@ -72,6 +84,8 @@ static void show(const struct tool *t, const struct daemon_index *di, const stru
            PLURAL(h->n_devices));
     if (h->n_slots)
         show_snapshots(h, c);
+    if (di->view.params.n_disk)
+        show_disk(di->view.params.n_disk, c);
     if (c->lookup_tokens)
         printf("hit ratio     %.4f of the tokens looked up\n",
                (double)c->hit_tokens / (double)c->lookup_tokens);

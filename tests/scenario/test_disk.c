@@ -123,6 +123,28 @@ START_TEST(disk_blocks_survive_kill_9)
 }
 END_TEST
 
+/* What the index has room for is what the files have, also with a budget that is another one now.
+ */
+START_TEST(disk_budget_is_the_same_for_all)
+{
+    struct site s;
+    static char smaller[160];
+    site_open(&s);
+    uint32_t n = pfx_geometry(s.w.c)->n_disk_blocks;
+    ck_assert_uint_gt(n, 8);
+    cache(&s.w, "aaaabbbbcccc");
+    EVENTUALLY(WAIT_MS, counters(&s.w).disk_used == 3);
+    ck_assert_uint_le(counters(&s.w).disk_ready_blocks, n);
+    snprintf(smaller, sizeof smaller, "%.*s:1300K", (int)(strrchr(s.swap, ':') - s.swap), s.swap);
+    s.options[7] = smaller;
+    site_again(&s);
+    ck_assert_uint_lt(pfx_geometry(s.w.c)->n_disk_blocks, n);
+    ck_assert_uint_le(counters(&s.w).disk_ready_blocks, pfx_geometry(s.w.c)->n_disk_blocks);
+    comes_back(&s, "aaaabbbbccccx", 12, 0);
+    site_close(&s);
+}
+END_TEST
+
 START_TEST(disk_flushed_blocks_stay_gone)
 {
     struct site s;
@@ -145,6 +167,7 @@ Suite *test_suite(void)
     tcase_set_timeout(t, 60 * SLOW);
     tcase_add_test(t, disk_blocks_come_back_to_the_pool);
     tcase_add_test(t, disk_blocks_survive_kill_9);
+    tcase_add_test(t, disk_budget_is_the_same_for_all);
     tcase_add_loop_test(t, disk_flushed_blocks_stay_gone, 0, 2);
     suite_add_tcase(s, t);
     return s;
