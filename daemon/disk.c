@@ -9,6 +9,7 @@
 #include "daemon/disk_private.h"
 #include "daemon/geometry.h"
 #include "daemon/log.h"
+#include "shm/status.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -239,16 +240,18 @@ void flush_over(struct disk *k, struct swap_order *o)
 {
     struct disk_flush *f = o->owner;
     f->over = true;
+    f->failed = o->status != SWAP_GOOD; /* the swap thread goes on trying */
     if (f->left)
         free(f);
 }
 
-bool disk_flush_over(struct disk_flush *f)
+int disk_flush_look(struct disk_flush *f)
 {
-    bool over = f->over;
-    if (over)
-        free(f);
-    return over;
+    if (!f->over)
+        return 1;
+    int status = f->failed ? STATUS_EIO : 0;
+    free(f);
+    return status;
 }
 
 void disk_flush_leave(struct disk_flush *f)

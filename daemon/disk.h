@@ -58,9 +58,10 @@ void fetch_leave(struct fetch *f);
 /* ---- flush ---- */
 
 /* What there is of this space (NULL: of all) must not come back at a restart. NULL: no memory now.
- * Look until it is over, then it is gone; or leave it. */
+ * Look until it is over (0, or STATUS_EIO: it is not on disk yet), then it is gone; or leave it. 1: not
+ * over. */
 struct disk_flush *disk_flush(struct disk *k, const struct space_key *key);
-bool disk_flush_over(struct disk_flush *f);
+int disk_flush_look(struct disk_flush *f);
 void disk_flush_leave(struct disk_flush *f);
 
 void disk_publish(const struct disk *k); /* into the daemon's counters */

@@ -46,7 +46,7 @@ struct fetch {
 };
 
 struct disk_flush {
-    bool over, left;
+    bool over, left, failed;
 };
 
 /* The copy in this slot has turned out to be gone: it is never given out again. */

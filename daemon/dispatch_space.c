@@ -141,20 +141,22 @@ static bool flush_slice(struct daemon *d, struct job *j)
 }
 
 /* A restart must not raise the dead: all that is on disk of it now is dead there too. What was
- * written since, of the space's new life, is lost to a restart as well: a miss. True: it is done.
- */
-static bool flush_disk(struct call *c, struct job *j)
+ * written since, of the space's new life, is lost to a restart as well: a miss. */
+static int flush_disk(struct daemon *d, struct job *j)
 {
-    struct daemon *d = c->d;
     if (!j->disk_flush) {
         bool all = j->request.space.space == ALL_SPACES;
         struct space_key key = {0};
         if (!all)
             key = spaces_key(d->spaces, (uint32_t)j->request.space.space);
         j->disk_flush = disk_flush(d->disk, all ? NULL : &key);
-        return false;
+        return STARTED;
     }
-    return disk_flush_over(j->disk_flush);
+    int status = disk_flush_look(j->disk_flush);
+    if (status == 1)
+        return STARTED;
+    j->disk_flush = NULL;
+    return status;
 }
 
 int go_on_flush(struct call *c)
@@ -164,10 +166,10 @@ int go_on_flush(struct call *c)
     if (!j->reaped && !flush_slice(c->d, j))
         return STARTED;
     j->reaped = true;
-    if (c->d->disk && !flush_disk(c, j))
-        return STARTED;
-    c->d->n_flushing--;
-    return 0;
+    int status = c->d->disk ? flush_disk(c->d, j) : 0;
+    if (status != STARTED)
+        c->d->n_flushing--;
+    return status;
 }
 
 /* The worker that flushed has gone: what it condemned still goes, a slice a turn. Without memory to

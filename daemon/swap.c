@@ -171,6 +171,8 @@ void swap_stop(struct swap *sw)
     shm_store_release(&sw->stopping, 1);
     swap_channel_wake(&sw->orders);
     pthread_join(sw->thread, NULL);
+    if (sw->left_behind)
+        return;
     struct swap_note note;
     while (ring_peek(&sw->orders.r, &note) == RING_OK) { /* never begun */
         ring_drop(&sw->orders.r);

@@ -53,15 +53,16 @@ struct swap_config {
     const char *path[SWAP_PATHS]; /* directories that exist */
     unsigned n_paths;
     uint32_t n_pieces; /* devices */
-    uint32_t depth;    /* operations of payload in flight, 1 .. SWAP_DEPTH_MAX; as many of headers */
+    uint32_t depth;    /* operations of payload in flight, 1 .. SWAP_DEPTH_MAX; as many of headers
+                          beside them */
     bool uring;        /* false: do not even try */
     struct swap_store_config store[SWAP_STORES]; /* record_bytes 0: there is none */
 };
 
-/* Open and lock every file and start the thread. Existing files of this fingerprint are kept; those of
- * another, and damaged ones, are emptied (said in the log); foreign ones are left alone and not used
- * (said in the log). A file system that is full, or slow, is no error. NULL, and a sentence in why: a
- * directory that is not there, a file that another daemon has, no memory. */
+/* Open and lock every file and start the thread. Existing files of this fingerprint are kept;
+ * those of another, and damaged ones, are emptied (said in the log); foreign ones are left alone
+ * and not used (said in the log). A file system that is full, or slow, is no error. NULL, and a
+ * sentence in why: a directory that is not there, a file that another daemon has, no memory. */
 struct swap *swap_start(const struct swap_config *config, char *why, size_t n_why);
 /* Drains what is under way, closes. Orders not taken back are gone. */
 void swap_stop(struct swap *sw);
@@ -118,8 +119,8 @@ struct swap_record {
 };
 
 /* SCAN: a record comes after that which it hangs on (body_prefix). Those whose chain is not whole,
- * flushed and retired ones do not come. A flush that is submitted during the scan counts for all that
- * comes after its answer; what comes between the two is the index thread's to sort out. */
+ * flushed and retired ones do not come. A flush that is submitted during the scan counts for all
+ * that comes after its answer; what comes between the two is the index thread's to sort out. */
 struct swap_order {
     enum swap_kind kind;
     enum swap_store_kind store;
@@ -127,8 +128,8 @@ struct swap_order {
     struct swap_record record[SWAP_BATCH];
     uint64_t space[2];       /* FLUSH: 0 0: all */
     uint64_t generation;     /* FLUSH: up to this one; UINT64_MAX: all that were ordered */
-    enum swap_status status; /* the worst of its records; FLUSH: its own, FAILED: not on disk in each
-                                file, and tried again until it is */
+    enum swap_status status; /* the worst of its records; FLUSH: its own, FAILED: not on disk in
+                                each file, and tried again until it is */
     bool last;               /* SCAN: it is over, in all stores */
     uint64_t began_ns;
     void *owner; /* the index thread's own */
@@ -141,8 +142,8 @@ void swap_submit(struct swap *sw, struct swap_order *o);
 /* One that is over, or NULL. It is the caller's again (to free). */
 struct swap_order *swap_take(struct swap *sw);
 
-/* Another generation, higher than all before it and all in the files. Only after the scan. A record is
- * numbered after that which it hangs on. */
+/* Another generation, higher than all before it and all in the files. Only after the scan. A
+ * record is numbered after that which it hangs on; orders are submitted in the order of theirs. */
 uint64_t swap_generation(struct swap *sw);
 bool swap_scanning(const struct swap *sw);
 
@@ -153,8 +154,8 @@ struct swap_facts {
     uint32_t in_flight;
     bool uring;
     bool growing; /* there are fewer slots than it wants, and it could have more */
-    bool healthy; /* false: a file is sick after SWAP_ERRORS errors in a row, or an operation that does
-                     not come back; its writes are refused, its reads fail at once, until a probe succeeds */
+    bool healthy; /* false: a file is sick, after errors in a row or an operation that does not come
+                     back: its writes are refused, its reads fail at once, until a probe succeeds */
 };
 struct swap_facts swap_facts(const struct swap *sw);
 

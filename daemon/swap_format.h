@@ -2,30 +2,32 @@
  * swap_format.h - the disk tier's bytes. One file a store and path, named STORE.prefixd in the
  * directory that --swap names.
  *
- *      0        superblock A          4 KiB each, written one after the other with the same content;
+ *      0        superblock A          4 KiB each, written one after the other, with one content;
  *      4096     superblock B          of two valid ones that with the higher sequence counts
  *      8192     flush records         FLUSH_RECORDS x struct flush_record (64 KiB), in any order
- *      72 KiB   a block for probes    written and read back to see whether a sick device is well again
+ *      72 KiB   a block for probes    written and read back to see whether a sick device is well
  *      128 KiB  extent 0              | headers: extent_slots x header_bytes, padded to 4 KiB |
  *      ...      extent 1              | slots:   extent_slots x slot_bytes                    |
  *
  * A slot exists once the file, written with zeros from front to back, reaches beyond its end. So a
  * file may be used with a larger or a smaller budget.
  *
- * A slot's payload is written first, then its header. Nothing is synchronized for that: a header whose
- * checksum, file id, slot number or payload checksum does not fit is a miss. A slot that is given
- * up keeps its header until it is written anew: after a restart the block is simply there again. What
- * must not come back is written down and synchronized (pwritev2 with RWF_DSYNC) before it is
- * promised: a flush as a flush record, a slot retired after an error as a header of RETIRED_MAGIC.
+ * A slot's payload is written first, then its header. Nothing is synchronized for that: a header
+ * whose checksum, file id, slot number or payload checksum does not fit is a miss. A slot that is
+ * given up keeps its header until it is written anew: after a restart the block is simply there
+ * again. What must not come back is written down and synchronized (pwritev2 with RWF_DSYNC) before
+ * it is promised: a flush as a flush record, a slot retired after an error as a header of
+ * RETIRED_MAGIC.
  *
- * A record is known by its generation, which no other record of these files ever has: one counter for
- * all of them. It names the record that it hangs on by that record's generation, which is lower, as
- * that one was numbered first. So a restart that goes on above the highest generation it can see never
- * gives a number to which an old record still refers - an old record that refers to it has a higher one.
- * Slot numbers mean nothing after a restart: another budget, or another order of paths, shifts them.
+ * A record is known by its generation, which no other record of these files ever has: one counter
+ * for all of them. It names the record that it hangs on by that record's generation, which is
+ * lower, as that one was numbered first. So a restart that goes on above the highest generation it
+ * can see never gives a number to which an old record still refers - an old record that refers to
+ * it has a higher one. Slot numbers mean nothing after a restart: another budget, or another order
+ * of paths, shifts them.
  *
- * Files that are used together know it (set_id). One that was away meanwhile has not heard of flushes,
- * and the others have given out its numbers: it is emptied when it comes back.
+ * Files that are used together know it (set_id). One that was away meanwhile has not heard of
+ * flushes, and the others have given out its numbers: it is emptied when it comes back.
  *
  * Numbers are little-endian. SWAP_FORMAT changes with any change here.
  */
@@ -68,9 +70,10 @@ struct superblock {
 };
 static_assert(sizeof(struct superblock) == SWAP_SUPERBLOCK, "one block");
 
-/* Headers of this space up to this generation are dead. The space is known by a digest of its whole
- * description: two that collide lose their blocks together, which is a miss, never a hit. Of two
- * records of one space the newer counts. A damaged one might be of any space: the file is emptied. */
+/* Headers of this space up to this generation are dead. The space is known by a digest of its
+ * whole description: two that collide lose their blocks together, which is a miss, never a hit. Of
+ * two records of one space the newer counts. A damaged one might be of any space: the file is
+ * emptied. */
 struct flush_record {
     uint64_t space[2]; /* XXH3-128 of (adapter id, adapter generation, tenant); 0: none here */
     uint64_t generation;
@@ -93,8 +96,8 @@ static_assert(sizeof(struct slot_header) == 64, "the body comes after it");
 /* The body begins with this; the rest is the index thread's own. */
 struct body_prefix {
     uint32_t depth;       /* as the index thread likes to count it */
-    uint32_t parent_slot; /* as the scan hands it over: where the parent is now; NO_SLOT: on its root */
-    uint64_t parent_generation; /* of a block, lower than the record's own; 0: on its space's root */
+    uint32_t parent_slot; /* as handed over by the scan: where the parent is now, NO_SLOT: none */
+    uint64_t parent_generation; /* of a block, lower than its own; 0: on the space's root */
     uint64_t space[2];          /* as in struct flush_record */
 };
 static_assert(sizeof(struct body_prefix) == 32, "no holes");

@@ -89,8 +89,8 @@ struct swap_store {
 
 struct job {
     struct swap_order order; /* must be first */
-    struct list issue, header,
-        hash;         /* in lists of the swap thread while there is work of that kind */
+    struct list alive; /* WRITE: from its beginning to its answer */
+    struct list issue, header, hash; /* while there is work of that kind */
     uint8_t *staging; /* SWAP_BATCH headers with their bodies, as they stand on disk */
     uint32_t room;    /* bytes of staging */
     uint32_t n_over;
@@ -178,7 +178,7 @@ struct swap {
     unsigned n_ops, n_free_op;
     unsigned n_payload, n_writes; /* operations in flight; writes among them */
     unsigned n_headers;
-    struct list reads, writes, headers, hashing, deferred;
+    struct list alive, reads, writes, headers, hashing, deferred;
     struct {
         struct job *job; /* NULL: nothing begun */
         unsigned record;
@@ -193,6 +193,7 @@ struct swap {
     unsigned grow_next;
     uint8_t *zeros;
     uint64_t now_ns, looked_ns;
+    bool left_behind; /* operations that did not come back before the end: nothing is freed */
     struct swap_facts facts; /* each field on its own, relaxed */
 };
 
@@ -275,7 +276,6 @@ struct slots *slots_new(const struct swap_store *s);
 void store_slots_free(struct slots *l);
 void slots_scan_over(struct slots *l);
 void slots_grown(struct slots *l);
-uint32_t slots_taken(const struct slots *l);
 
 /* ---- swap.c ---- */
 

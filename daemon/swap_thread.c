@@ -34,6 +34,7 @@ enum {
 
 void job_answer(struct swap *sw, struct job *j)
 {
+    list_remove(&j->alive);
     list_remove(&j->issue);
     list_remove(&j->header);
     list_remove(&j->hash);
@@ -94,8 +95,8 @@ static void want_hash(struct swap *sw, struct job *j, unsigned r)
         list_append(&sw->hashing, &j->hash);
 }
 
-/* What has come of a record's payload, whenever an operation of it is over or its checksum is
- * there. */
+/* What has come of a record's payload, when an operation of it is over, or its checksum is there.
+ */
 void payload_over(struct swap *sw, struct job *j, unsigned r)
 {
     uint64_t bit = 1ull << r;
@@ -198,7 +199,7 @@ static void hash_step(struct swap *sw)
 /* Headers of this file that are written, or may be soon: none is older. */
 static uint64_t lowest_generation(void *arg, struct swap_file *f)
 {
-    const struct swap *sw = arg;
+    struct swap *sw = arg;
     const struct swap_store *s = &sw->store[f->store];
     uint64_t lowest = UINT64_MAX;
     for (uint32_t i = 0; i < f->n_slots; i++) {
@@ -206,11 +207,11 @@ static uint64_t lowest_generation(void *arg, struct swap_file *f)
         if (g > f->super.flushed_all && g < lowest)
             lowest = g;
     }
-    for (unsigned i = 0; i < sw->n_ops; i++) {
-        const struct job *j = sw->op[i].busy ? sw->op[i].job : NULL;
-        for (uint32_t r = 0; j && j->order.kind == SWAP_WRITE && r < j->order.n; r++)
-            if (j->order.record[r].generation < lowest)
-                lowest = j->order.record[r].generation;
+    list_each (at, after, &sw->alive) {
+        const struct swap_order *o = &list_entry(at, struct job, alive)->order;
+        for (uint32_t r = 0; r < o->n; r++)
+            if (o->record[r].generation < lowest)
+                lowest = o->record[r].generation;
     }
     return lowest;
 }
@@ -283,6 +284,8 @@ static void transfer_begin(struct swap *sw, struct job *j)
             todo |= 1ull << i;
     }
     j->todo = todo;
+    if (!read)
+        list_append(&sw->alive, &j->alive);
     if (todo)
         list_append(read ? &sw->reads : &sw->writes, &j->issue);
     for (uint32_t i = 0; i < n; i++)
@@ -292,6 +295,7 @@ static void transfer_begin(struct swap *sw, struct job *j)
 
 static void order_begin(struct swap *sw, struct job *j)
 {
+    list_init(&j->alive);
     list_init(&j->issue);
     list_init(&j->header);
     list_init(&j->hash);
@@ -316,8 +320,7 @@ static void order_begin(struct swap *sw, struct job *j)
     }
 }
 
-/* Nothing is known of generations before the headers have been read: an early flush waits for that.
- */
+/* Nothing is known of generations before the headers have been read: an early flush waits. */
 static void orders_take(struct swap *sw)
 {
     struct swap_note note;
@@ -404,6 +407,7 @@ static void turn(struct swap *sw)
     bool busy = scan_step(sw);
     transfers_issue(sw);
     background_step(sw);
+    ops_look_for_stuck(sw);
     shm_store(&sw->facts.in_flight, sw->n_payload);
     if (hash_begin(sw) || busy || sw->engine->ops->pin(sw->engine)) {
         reap(sw, 0);
@@ -417,7 +421,6 @@ static void turn(struct swap *sw)
     else
         reap(sw, wants_look(sw) ? LOOK_MS : NAP_MS);
     doze_end(&sw->orders.doze);
-    ops_look_for_stuck(sw);
 }
 
 /* What has begun is brought to its end, what has not is given up. */
@@ -448,13 +451,15 @@ static void drain(struct swap *sw)
     }
 }
 
-/* An engine whose operations do not come back is not freed: they may still write. */
+/* What operations that do not come back may still write to is not freed, nor are files unlocked. */
 static void swap_end(struct swap *sw)
 {
     drain(sw);
     if (idle(sw)) {
         sw->engine->ops->free(sw->engine);
         files_unlock(sw);
+    } else {
+        sw->left_behind = true;
     }
     while (!list_empty(&sw->deferred)) {
         struct job *j = list_entry(sw->deferred.next, struct job, issue);
@@ -467,6 +472,7 @@ void *swap_main(void *arg)
 {
     struct swap *sw = arg;
     prctl(PR_SET_NAME, "prefixd-swap");
+    list_init(&sw->alive);
     list_init(&sw->reads);
     list_init(&sw->writes);
     list_init(&sw->headers);

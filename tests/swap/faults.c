@@ -256,6 +256,7 @@ static void faulty_submit(struct engine *e, const struct engine_op *op)
     case FAULT_FLIP:
         submit_flipped(f, op);
         break;
+    case FAULT_ODD:
     case FAULT_DELAY:
     case FAULT_REORDER:
     case FAULT_HANG:
@@ -278,6 +279,12 @@ static bool pass(struct faulty *f, struct engine_result *r)
             if (!h->op.write && r->result > 0)
                 h->op.base[dice((uint32_t)r->result)] ^= 1u << dice(8);
             free(h->copy);
+            h->busy = false;
+            return true;
+        }
+        if (h->fault == FAULT_ODD) {
+            if (r->result > 1)
+                r->result = 1 + (int)dice((uint32_t)r->result - 1);
             h->busy = false;
             return true;
         }

@@ -26,9 +26,10 @@ enum fault {
     FAULT_CANCEL = 1 << 8,
     FAULT_FLIP = 1 << 9,
     FAULT_HANG = 1 << 10, /* until faults_clear */
+    FAULT_ODD = 1 << 11,  /* short, and of no whole sectors */
 };
 
-enum { FAULT_KINDS = 11 };
+enum { FAULT_KINDS = 12 };
 
 /* Which operations: all of these hold. Zero: any. */
 struct fault_where {

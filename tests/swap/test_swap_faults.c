@@ -52,12 +52,12 @@ static unsigned count(const struct swap_order *o, enum swap_status status)
 /* B31: these are finished, and nobody notices. */
 START_TEST(passing_faults_of_reads)
 {
-    static const enum fault kinds[] = {FAULT_SHORT, FAULT_EAGAIN, FAULT_EINTR, FAULT_DELAY,
-                                       FAULT_REORDER};
+    static const enum fault kinds[] = {FAULT_SHORT, FAULT_EAGAIN,  FAULT_EINTR,
+                                       FAULT_DELAY, FAULT_REORDER, FAULT_ODD};
     struct rig r;
     struct written w[N];
     begin(&r, _i, w);
-    for (int k = 0; k < 5; k++) {
+    for (int k = 0; k < 6; k++) {
         faults_clear();
         faults_plan(kinds[k], any_read, 0, 3);
         faults_plan(kinds[k], any_read, 2, 3);
@@ -67,6 +67,7 @@ START_TEST(passing_faults_of_reads)
         swap_order_free(r.sw, o);
     }
     ck_assert_uint_eq(swap_facts(r.sw).errors, 0);
+    ck_assert(r.sw->file[0].direct); /* goes on from an aligned place */
     rig_deinit(&r);
 }
 END_TEST
@@ -130,13 +131,14 @@ START_TEST(faults_of_writes)
         enum swap_status status;
         bool header;
     } rows[] = {
-        {FAULT_SHORT, SWAP_GOOD, false},    {FAULT_EAGAIN, SWAP_GOOD, false},
-        {FAULT_EINTR, SWAP_GOOD, false},    {FAULT_DELAY, SWAP_GOOD, false},
-        {FAULT_REORDER, SWAP_GOOD, false},  {FAULT_EIO, SWAP_FAILED, false},
-        {FAULT_ZERO, SWAP_FAILED, false},   {FAULT_ENOSPC, SWAP_FULL, false},
-        {FAULT_CANCEL, SWAP_FAILED, false}, {FAULT_SHORT, SWAP_GOOD, true},
-        {FAULT_EINTR, SWAP_GOOD, true},     {FAULT_EIO, SWAP_FAILED, true},
-        {FAULT_ENOSPC, SWAP_FULL, true},    {FAULT_CANCEL, SWAP_FAILED, true},
+        {FAULT_SHORT, SWAP_GOOD, false},   {FAULT_EAGAIN, SWAP_GOOD, false},
+        {FAULT_EINTR, SWAP_GOOD, false},   {FAULT_DELAY, SWAP_GOOD, false},
+        {FAULT_REORDER, SWAP_GOOD, false}, {FAULT_ODD, SWAP_GOOD, false},
+        {FAULT_EIO, SWAP_FAILED, false},   {FAULT_ZERO, SWAP_FAILED, false},
+        {FAULT_ENOSPC, SWAP_FULL, false},  {FAULT_CANCEL, SWAP_FAILED, false},
+        {FAULT_SHORT, SWAP_GOOD, true},    {FAULT_EINTR, SWAP_GOOD, true},
+        {FAULT_EIO, SWAP_FAILED, true},    {FAULT_ENOSPC, SWAP_FULL, true},
+        {FAULT_CANCEL, SWAP_FAILED, true},
     };
     struct rig r;
     struct written w[N], x;
@@ -400,6 +402,35 @@ START_TEST(faults_of_the_scan)
 }
 END_TEST
 
+/* What reads differently the second time is dropped, and all that hangs on it in the same window.
+ */
+START_TEST(second_reading)
+{
+    struct rig r;
+    struct written w[N], found[N];
+    unsigned cut = 0;
+    rig_init(&r, 4096, N, N);
+    r.config.uring = _i == 0;
+    rig_start(&r);
+    rig_wait_ready(&r, STORE_BLOCKS, N);
+    for (int i = 0; i < N; i++)
+        ck_assert_int_eq(rig_write(&r, i ? w[i - 1].generation : 0, 1, &w[i]), SWAP_GOOD);
+    for (int round = 0; round < 20; round++) {
+        rig_stop(&r);
+        faults_clear();
+        faults_random(0, (struct fault_where){0}, 0, (uint64_t)round); /* which bit */
+        faults_plan(FAULT_FLIP, (struct fault_where){.reads = true}, N / 16, 1);
+        rig_start_only(&r);
+        uint32_t n = rig_scan(&r, found, N);
+        cut += n < N; /* but for a bit of no meaning */
+        for (uint32_t i = 0; i < n; i++)
+            ck_assert_uint_eq(found[i].generation, w[i].generation);
+    }
+    ck_assert_uint_gt(cut, 10);
+    rig_deinit(&r);
+}
+END_TEST
+
 /* Stopped while much is under way, and some of it goes wrong: all of it has come back before. */
 START_TEST(stop_in_the_middle)
 {
@@ -449,6 +480,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, hanging, 0, 2);
     tcase_add_loop_test(t, storm, 0, 2);
     tcase_add_loop_test(t, faults_of_the_scan, 0, 2);
+    tcase_add_loop_test(t, second_reading, 0, 2);
     tcase_add_loop_test(t, stop_in_the_middle, 0, 2);
     suite_add_tcase(s, t);
     return s;

@@ -3,6 +3,7 @@
 #include "tests/swap/rig.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -404,7 +405,9 @@ START_TEST(small_file_system)
     static uint8_t some[1 << 16] = {1};
     rig_init(&r, 256 << 10, 8, N);
     r.config.uring = _i == 0;
-    if (mount("none", r.dir[0], "tmpfs", 0, "size=12m")) {
+    /* In a namespace of our own, so that it goes with us. */
+    if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+        mount("none", r.dir[0], "tmpfs", 0, "size=12m")) {
         fprintf(stderr, "no tmpfs may be mounted here: file_size_limit stands for this\n");
         rig_deinit(&r);
         return;
@@ -416,7 +419,7 @@ START_TEST(small_file_system)
     close(fd);
     full_then_not(&r, remove_filler, filler);
     rig_stop(&r);
-    umount(r.dir[0]);
+    umount2(r.dir[0], MNT_DETACH);
     rig_deinit(&r);
 }
 END_TEST
