@@ -77,7 +77,11 @@ static bool make_tables(struct daemon *d, const struct geometry *g, char *why, s
     if (!pool_init(&d->pool, g->n_blocks))
         return false;
     const struct index_config config = {
-        .region = d->header, .pool = &d->pool, .policy = d->options->policy};
+        .region = d->header,
+        .pool = &d->pool,
+        .policy = d->options->policy,
+        .admit = d->options->swap_admit,
+    };
     d->index = index_new(&config);
     if (!d->index)
         return false;
@@ -105,20 +109,25 @@ static bool make_devices(struct daemon *d, const struct geometry *g, char *why, 
     return true;
 }
 
-/* After the devices: spilling copies from them. */
+static uint8_t *slots_address(const struct daemon *d, const struct geometry *g, uint32_t device)
+{
+    return (uint8_t *)device_address(d->devices[device]) +
+           pool_slots_offset(g->n_blocks, g->block_stride);
+}
+
+/* After the devices, which spilling copies from, and the disk, which may be the lower tier. */
 static bool make_snapshots(struct daemon *d, const struct geometry *g, char *why, size_t n_why)
 {
     uint8_t *slots[DEVICES_MAX];
+    struct tier *tier = disk_states(d->disk);
     if (!g->n_slots)
         return true;
     snprintf(why, n_why, "%s: there is no memory for the tables of %llu snapshots; ask for fewer",
              g->n_tier > g->n_slots ? "--snapshot-swap" : "--snapshots",
              (unsigned long long)g->n_slots + g->n_tier);
     for (uint32_t i = 0; i < g->layout.n_devices; i++)
-        slots[i] = (uint8_t *)device_address(d->devices[i]) +
-                   pool_slots_offset(g->n_blocks, g->block_stride);
-    struct tier *tier = NULL;
-    if (g->n_tier) {
+        slots[i] = slots_address(d, g, i);
+    if (g->n_tier && !tier) {
         tier = tier_memory_new(slots, g->layout.n_devices, g->layout.snapshot_bytes, g->slot_stride,
                                g->n_tier);
         if (!tier)
@@ -131,6 +140,7 @@ static bool make_snapshots(struct daemon *d, const struct geometry *g, char *why
         .n_tier = g->n_tier,
         .alpha = d->options->alpha,
         .spill_min_tokens = d->options->spill_min_tokens,
+        .wait_ns = d->disk ? DISK_WAIT_NS : 0,
         .counters = &d->counters,
     };
     d->snapshots = snapshots_new(&config);
@@ -157,6 +167,36 @@ static void disk_ready(struct daemon *d, struct watch *w, uint32_t events)
     (void)events;
 }
 
+static void store_of_blocks(const struct daemon *d, const struct geometry *g,
+                            struct swap_store_config *s)
+{
+    for (uint32_t i = 0; i < d->options->n_swap; i++)
+        s->bytes[i] = d->options->swap_bytes[i];
+    for (uint32_t i = 0; i < g->layout.n_devices; i++)
+        s->pool[i] = device_address(d->devices[i]);
+    s->slots_most = g->n_disk;
+    s->record_bytes = g->layout.block_bytes;
+    s->body_bytes = body_room(g->layout.block_tokens);
+    s->stride = g->block_stride;
+    s->pool_records = (uint64_t)g->n_blocks + 1;
+    fingerprint(&g->layout, STORE_BLOCKS, s->fingerprint);
+}
+
+static void store_of_snapshots(const struct daemon *d, const struct geometry *g,
+                               struct swap_store_config *s)
+{
+    for (uint32_t i = 0; i < d->options->n_swap; i++)
+        s->bytes[i] = geometry_snapshot_swap(d->options);
+    for (uint32_t i = 0; i < g->layout.n_devices; i++)
+        s->pool[i] = slots_address(d, g, i);
+    s->slots_most = g->n_tier;
+    s->record_bytes = g->layout.snapshot_bytes;
+    s->body_bytes = state_body_room(g->layout.block_tokens);
+    s->stride = g->slot_stride;
+    s->pool_records = (uint64_t)g->n_slots + 1;
+    fingerprint(&g->layout, STORE_SNAPSHOTS, s->fingerprint);
+}
+
 static bool make_disk(struct daemon *d, const struct geometry *g, char *why, size_t n_why)
 {
     const struct options *o = d->options;
@@ -166,19 +206,11 @@ static bool make_disk(struct daemon *d, const struct geometry *g, char *why, siz
                                  .n_pieces = g->layout.n_devices,
                                  .depth = o->swap_depth,
                                  .uring = true};
-    struct swap_store_config *blocks = &config.store[STORE_BLOCKS];
-    for (uint32_t i = 0; i < o->n_swap; i++) {
+    for (uint32_t i = 0; i < o->n_swap; i++)
         config.path[i] = o->swap_path[i];
-        blocks->bytes[i] = o->swap_bytes[i];
-    }
-    for (uint32_t i = 0; i < g->layout.n_devices; i++)
-        blocks->pool[i] = device_address(d->devices[i]);
-    blocks->slots_most = g->n_disk;
-    blocks->record_bytes = g->layout.block_bytes;
-    blocks->body_bytes = body_room(g->layout.block_tokens);
-    blocks->stride = g->block_stride;
-    blocks->pool_records = (uint64_t)g->n_blocks + 1;
-    fingerprint(&g->layout, STORE_BLOCKS, blocks->fingerprint);
+    store_of_blocks(d, g, &config.store[STORE_BLOCKS]);
+    if (g->n_tier)
+        store_of_snapshots(d, g, &config.store[STORE_SNAPSHOTS]);
     d->disk = disk_start(d, &config, why, n_why);
     d->on_disk.ready = disk_ready;
     return d->disk && watch_add(d, disk_fd(d->disk), &d->on_disk) == 0;
@@ -188,10 +220,10 @@ void daemon_uncarve(struct daemon *d)
 {
     if (d->disk)
         watch_remove(d, disk_fd(d->disk));
-    disk_stop(d->disk);
-    d->disk = NULL;
     snapshots_free(d->snapshots);
     d->snapshots = NULL;
+    disk_stop(d->disk);
+    d->disk = NULL;
     for (uint32_t i = 0; i < DEVICES_MAX; i++) {
         device_free(d->devices[i]);
         d->devices[i] = NULL;
@@ -224,8 +256,8 @@ int daemon_carve(struct daemon *d, const struct wire_layout *layout, char *why, 
     if (!geometry_plan(d->options, &wanted, &g, why, n_why))
         return STATUS_EMISMATCH;
     if (!make_region(d, &g, why, n_why) || !make_tables(d, &g, why, n_why) ||
-        !make_devices(d, &g, why, n_why) || !make_snapshots(d, &g, why, n_why) ||
-        !make_disk(d, &g, why, n_why)) {
+        !make_devices(d, &g, why, n_why) || !make_disk(d, &g, why, n_why) ||
+        !make_snapshots(d, &g, why, n_why)) {
         daemon_uncarve(d);
         return STATUS_ENOSPC;
     }
@@ -240,8 +272,9 @@ int daemon_carve(struct daemon *d, const struct wire_layout *layout, char *why, 
     shm_store_release(&d->header->ready, 1); /* this must be last: tools may look now */
     bool small = g.pool_bytes < 1 << 20;
     if (d->n_slots)
-        log_info("snapshots: %u slot%s of %llu bytes on a device, %u more spilled", d->n_slots,
-                 PLURAL(d->n_slots), (unsigned long long)d->layout.snapshot_bytes, d->n_tier);
+        log_info("snapshots: %u slot%s of %llu bytes on a device, %u more spilled to %s",
+                 d->n_slots, PLURAL(d->n_slots), (unsigned long long)d->layout.snapshot_bytes,
+                 d->n_tier, d->disk ? "disk" : "memory");
     log_info("pool: %u block%s of %u token%s and %llu bytes, %u slot%s, %u device%s of %llu %s",
              d->n_blocks, PLURAL(d->n_blocks), d->layout.block_tokens,
              PLURAL(d->layout.block_tokens), (unsigned long long)d->layout.block_bytes, d->n_slots,

@@ -96,10 +96,44 @@ static void say_unused_bytes(const struct daemon *d)
                     (unsigned long long)o->bytes, o->blocks, (unsigned long long)used);
 }
 
+/* Options of the disk tier that can have no effect, whatever the layout. */
+static void say_unused_swap(const struct options *o)
+{
+    for (int i = 0; i < 3 && o->without_swap[i]; i++)
+        log_warning("--%s: there is no disk tier; give --swap PATH:SIZE as well",
+                    o->without_swap[i]);
+    if (o->n_swap && o->null_index)
+        log_warning("--swap: with --index none nothing is cached, and nothing is written");
+}
+
+static void say_padding(const char *what, uint64_t bytes, uint64_t stride)
+{
+    if (stride > bytes)
+        log_warning("--swap: direct transfers want multiples of %d bytes: a %s of %llu takes %llu "
+                    "in the pool and on disk, %llu of them for nothing",
+                    SWAP_ALIGN, what, (unsigned long long)bytes, (unsigned long long)stride,
+                    (unsigned long long)(stride - bytes));
+}
+
+/* What the layout makes of the disk tier. */
+static void say_unused_disk(const struct daemon *d)
+{
+    if (!d->options->n_swap)
+        return;
+    say_padding("block", d->layout.block_bytes, d->block_stride);
+    if (d->n_tier)
+        say_padding("state", d->layout.snapshot_bytes, d->slot_stride);
+    else if (d->n_slots)
+        log_warning("--swap without --snapshot-swap: states are in their slots alone, and blocks "
+                    "that come back from disk are of no use where the state has gone; give "
+                    "--snapshot-swap SIZE as well");
+}
+
 /* Options that can have no effect beside the others. */
 static void say_unused_options(const struct daemon *d)
 {
     const struct options *o = d->options;
+    uint64_t deepest = (d->n_blocks + 1ull) * d->layout.block_tokens - 1;
     if (o->alpha != 0 && d->n_slots == 0)
         log_warning("--alpha %g: there are no snapshots to rank; give --snapshots and "
                     "--snapshot-bytes",
@@ -107,19 +141,30 @@ static void say_unused_options(const struct daemon *d)
     if (o->spill_min_tokens && d->n_tier == 0)
         log_warning("--spill-min-tokens %u: nothing is spilled; give --snapshot-swap SIZE as well",
                     o->spill_min_tokens);
+    if (d->n_tier && o->spill_min_tokens > deepest)
+        log_warning("--spill-min-tokens %u: nothing is spilled, for the pool holds no prefix of "
+                    "more than %llu tokens; give a smaller one, or more --blocks",
+                    o->spill_min_tokens, (unsigned long long)deepest);
+}
+
+void daemon_say_unused(const struct daemon *d)
+{
+    say_unused_bytes(d);
+    say_unused_options(d);
+    say_unused_disk(d);
 }
 
 static int start_cache(struct daemon *d)
 {
     char why[256];
+    say_unused_swap(d->options);
     if (d->options->waits) {
         log_info("--bytes %llu: waiting for the first worker's layout",
                  (unsigned long long)d->options->bytes);
         return 0;
     }
     if (daemon_carve(d, &d->options->layout, why, sizeof why) == 0) {
-        say_unused_bytes(d);
-        say_unused_options(d);
+        daemon_say_unused(d);
         return 0;
     }
     log_error("%s", why);

@@ -67,6 +67,8 @@ void daemon_stop(struct daemon *d);
 /* Make the cache for this layout. 0, or PFX_E* and a sentence in why. */
 int daemon_carve(struct daemon *d, const struct wire_layout *layout, char *why, size_t n_why);
 void daemon_uncarve(struct daemon *d);
+/* Warn of options that this layout leaves without effect. */
+void daemon_say_unused(const struct daemon *d);
 
 /* Put counters and levels where workers read them: before the completion that reports a change. */
 void daemon_publish(struct daemon *d);

@@ -3,8 +3,8 @@
  *
  * Pressure. A part of the pool (low_water) is kept free or clean: idle blocks that are on disk
  * already, whose pages can go at once. When a reserve finds only unwritten victims it waits for
- * chains, for WAIT_NS at most; then, or when nothing can be written, victims are lost and counted:
- * a slow disk costs hits, never progress.
+ * chains, for DISK_WAIT_NS at most; then, or when nothing can be written, victims are lost and
+ * counted: a slow disk costs hits, never progress.
  */
 #include "daemon/disk_private.h"
 #include "daemon/geometry.h"
@@ -17,7 +17,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-enum { WAIT_NS = 500000000, LOW_WATER_PART = 16, LOW_WATER_LEAST = 64, MAX_READS = 8 };
+enum { LOW_WATER_PART = 16, LOW_WATER_LEAST = 64, MAX_READS = 8 };
 
 uint64_t disk_now_ns(void)
 {
@@ -39,10 +39,9 @@ static void unmap(void *p, uint64_t bytes)
         munmap(p, bytes);
 }
 
-void disk_retire(struct disk *k, uint32_t slot)
+void disk_retire(struct disk *k, enum swap_store_kind store, uint32_t slot)
 {
-    struct swap_order *o = swap_order_new(k->swap, SWAP_RETIRE, STORE_BLOCKS);
-    k->generation[slot] = 0;
+    struct swap_order *o = swap_order_new(k->swap, SWAP_RETIRE, store);
     if (!o)
         return; /* not given out again in this life; its header fits no payload */
     o->n = 1;
@@ -53,12 +52,12 @@ void disk_retire(struct disk *k, uint32_t slot)
 static void on_slot_gone(void *arg, uint32_t slot)
 {
     struct disk *k = arg;
-    if (k->generation[slot] == GENERATION_BAD) {
-        disk_retire(k, slot);
-        return;
-    }
+    bool bad = k->generation[slot] == GENERATION_BAD;
     k->generation[slot] = 0;
-    swap_slot_give(k->swap, STORE_BLOCKS, slot);
+    if (bad)
+        disk_retire(k, STORE_BLOCKS, slot);
+    else
+        swap_slot_give(k->swap, STORE_BLOCKS, slot);
 }
 
 /* ---- start and stop ------------------------------------------------------------------------ */
@@ -86,10 +85,11 @@ struct disk *disk_start(struct daemon *d, const struct swap_config *config, char
     k->scanning = true;
     list_init(&k->chains);
     list_init(&k->fetches);
+    list_init(&k->flushes);
     k->generation = sparse(k->n_slots * sizeof *k->generation);
     k->reader = sparse(k->n_slots * sizeof *k->reader);
     k->restored = sparse(k->n_slots * sizeof *k->restored);
-    if (k->generation && k->reader && k->restored)
+    if (states_init(k) && k->generation && k->reader && k->restored)
         k->swap = swap_start(config, why, n_why);
     if (!k->swap) {
         disk_stop(k);
@@ -97,6 +97,12 @@ struct disk *disk_start(struct daemon *d, const struct swap_config *config, char
     }
     index_set_slot_gone(d->index, on_slot_gone, k);
     return k;
+}
+
+static void flush_free(struct disk_flush *f)
+{
+    list_remove(&f->link);
+    free(f);
 }
 
 void disk_stop(struct disk *k)
@@ -112,6 +118,9 @@ void disk_stop(struct disk *k)
         free(list_entry(at, struct chain, link));
     list_each (at, after, &k->fetches)
         fetch_free(list_entry(at, struct fetch, link));
+    list_each (at, after, &k->flushes)
+        flush_free(list_entry(at, struct disk_flush, link));
+    states_deinit(k);
     free(k);
 }
 
@@ -129,16 +138,18 @@ static void scan_over(struct disk *k)
     unmap(k->restored, k->n_slots * sizeof *k->restored);
     k->restored = NULL;
     log_info("disk: %u of %u slots hold blocks", index_on_disk(k->d->index), k->n_slots);
+    if (k->states.max)
+        log_info("disk: %u spilled snapshots were found", snapshots_tiered(k->d->snapshots));
 }
 
 static void take(struct disk *k, struct swap_order *o)
 {
     switch (o->kind) {
     case SWAP_WRITE:
-        chain_over(k, o);
+        (o->store == STORE_BLOCKS ? chain_over : state_over)(k, o);
         return;
     case SWAP_READ:
-        read_over(k, o);
+        (o->store == STORE_BLOCKS ? read_over : state_over)(k, o);
         return;
     case SWAP_SCAN:
         restore_take(k, o);
@@ -146,7 +157,7 @@ static void take(struct disk *k, struct swap_order *o)
             scan_over(k);
         break;
     case SWAP_FLUSH:
-        flush_over(k, o);
+        flush_over(o->owner, o);
         break;
     case SWAP_RETIRE:
         break;
@@ -164,30 +175,32 @@ bool disk_step(struct disk *k)
         take(k, o);
         n++;
     }
-    bool grown = k->starved && swap_free(k->swap, STORE_BLOCKS);
+    bool grown = k->starved_ns && swap_free(k->swap, STORE_BLOCKS);
     if (grown)
-        k->starved = false;
-    if (n || grown)
+        k->starved_ns = 0;
+    if (n || grown || k->starved_ns)
         chains_again(k);
     bool busy = fetches_step(k);
+    busy |= states_step(k);
     return chains_step(k) || busy || n;
 }
 
 /* ---- pages
  * --------------------------------------------------------------------------------------- */
 
-/* Is it worth while to wait for writes? Not for longer than WAIT_NS. */
+/* Is it worth while to wait for writes? Not for longer than DISK_WAIT_NS. */
 static bool may_wait(struct disk *k, uint64_t *began_ns)
 {
     if (!*began_ns)
         *began_ns = disk_now_ns();
-    if (!disk_can_write(k) || disk_now_ns() - *began_ns >= WAIT_NS)
+    if (!disk_can_write(k) || disk_now_ns() - *began_ns >= DISK_WAIT_NS)
         return false;
     k->pressed = true;
     return true;
 }
 
-enum pages disk_pages(struct disk *k, uint32_t n, uint64_t *began_ns, struct index_evicted *gone)
+enum page_room disk_pages(struct disk *k, uint32_t n, uint64_t *began_ns,
+                          struct index_evicted *gone)
 {
     struct index *ix = k->d->index;
     const struct pool *p = &k->d->pool;
@@ -220,45 +233,67 @@ bool disk_evict(struct disk *k, uint32_t n, uint64_t *began_ns, struct index_evi
 /* ---- flush
  * --------------------------------------------------------------------------------------- */
 
-struct disk_flush *disk_flush(struct disk *k, const struct space_key *key)
+struct disk_flush *disk_flush_begin(struct disk *k, const struct space_key *key)
 {
     struct disk_flush *f = calloc(1, sizeof *f);
-    struct swap_order *o = f ? swap_order_new(k->swap, SWAP_FLUSH, STORE_BLOCKS) : NULL;
-    if (!o) {
-        free(f);
+    if (!f)
         return NULL;
-    }
+    f->disk = k;
     if (key)
-        space_digest(key, o->space);
-    o->generation = UINT64_MAX;
-    o->owner = f;
-    swap_submit(k->swap, o);
+        space_digest(key, f->space);
+    list_append(&k->flushes, &f->link);
     return f;
 }
 
-void flush_over(struct disk *k, struct swap_order *o)
+bool being_flushed(const struct disk *k, const uint64_t space[2])
 {
-    struct disk_flush *f = o->owner;
-    f->over = true;
-    f->failed = o->status != SWAP_GOOD; /* the swap thread goes on trying */
-    if (f->left)
-        free(f);
+    list_each (at, after, &k->flushes) {
+        const struct disk_flush *f = list_entry(at, struct disk_flush, link);
+        bool all = f->space[0] == 0 && f->space[1] == 0;
+        if (all || (f->space[0] == space[0] && f->space[1] == space[1]))
+            return true;
+    }
+    return false;
 }
 
-int disk_flush_look(struct disk_flush *f)
+/* The next store's; false: no order is to be had now. */
+static bool flush_store(struct disk_flush *f)
 {
-    if (!f->over)
-        return 1;
-    int status = f->failed ? STATUS_EIO : 0;
-    free(f);
-    return status;
+    struct swap *sw = f->disk->swap;
+    struct swap_order *o = swap_order_new(sw, SWAP_FLUSH, (enum swap_store_kind)f->ordered);
+    if (!o)
+        return false;
+    memcpy(o->space, f->space, sizeof o->space);
+    o->generation = UINT64_MAX;
+    o->owner = f;
+    f->ordered++;
+    f->orders++;
+    swap_submit(sw, o);
+    return true;
 }
 
-void disk_flush_leave(struct disk_flush *f)
+int disk_flush_go(struct disk_flush *f)
+{
+    unsigned stores = f->disk->states.max ? SWAP_STORES : 1;
+    while (f->ordered < stores)
+        if (!flush_store(f))
+            return 1;
+    return f->orders ? 1 : f->failed ? STATUS_EIO : 0;
+}
+
+void flush_over(struct disk_flush *f, const struct swap_order *o)
+{
+    f->orders--;
+    f->failed |= o->status != SWAP_GOOD; /* the swap thread goes on trying */
+    if (f->left && !f->orders)
+        flush_free(f);
+}
+
+void disk_flush_end(struct disk_flush *f)
 {
     f->left = true;
-    if (f->over)
-        free(f);
+    if (!f->orders)
+        flush_free(f);
 }
 
 /* ---- counters
@@ -277,4 +312,5 @@ void disk_publish(const struct disk *k)
     c->disk_in_flight = f.in_flight;
     c->disk_uring = f.uring;
     c->disk_healthy = f.healthy;
+    c->disk_unused_files = f.foreign;
 }

@@ -5,8 +5,9 @@
  *   disk.c          start and stop, answers of the swap thread, pages for who needs them
  *   disk_write.c    chains: the blocks of one path, written front first
  *   disk_read.c     fetches: the blocks of one match, read together
+ *   disk_state.c    states of snapshots: a lower tier (tier.h) that a restart finds again
  *   disk_restore.c  what a restart's scan found, hung into the tree
- *   disk_body.c     what the header of a block says beside its checksums
+ *   disk_body.c     what the header of a block, or state, says beside its checksums
  *
  * A transfer holds in the tree what it needs (index_hold_io), so nothing that moves is evicted, cut
  * or handed out; a worker's death ends no transfer half way.
@@ -21,8 +22,9 @@
 struct daemon;
 struct disk;
 
-/* Bytes of a block's header beside its checksums. */
+/* Bytes of a block's, or a state's, header beside its checksums. */
 uint32_t body_room(uint32_t block_tokens);
+uint32_t state_body_room(uint32_t block_tokens);
 
 /* For the blocks of d->options, after the pool and the index are made. NULL, and a sentence. */
 struct disk *disk_start(struct daemon *d, const struct swap_config *config, char *why,
@@ -33,12 +35,19 @@ void disk_stop(struct disk *k);
 bool disk_step(struct disk *k);
 int disk_fd(const struct disk *k); /* readable when disk_step has something to take */
 
+/* The tier of states, if config.store[STORE_SNAPSHOTS] is one; else NULL. It is gone with the disk.
+ */
+struct tier *disk_states(struct disk *k);
+/* How long a caller waits for room at most, if there is another way. */
+#define DISK_WAIT_NS 500000000ull
+
 /* ---- pages ---- */
 
 /* Free n pages for a caller that has waited since *began_ns (0: it does not yet). READY: at least n
  * are free now. SOON: blocks are being written for it, ask again. NONE: there are not so many. */
-enum pages { PAGES_READY, PAGES_SOON, PAGES_NONE };
-enum pages disk_pages(struct disk *k, uint32_t n, uint64_t *began_ns, struct index_evicted *gone);
+enum page_room { PAGES_READY, PAGES_SOON, PAGES_NONE };
+enum page_room disk_pages(struct disk *k, uint32_t n, uint64_t *began_ns,
+                          struct index_evicted *gone);
 /* Free pages of n idle blocks, whether or not others are free. True: there may be more, ask again.
  */
 bool disk_evict(struct disk *k, uint32_t n, uint64_t *began_ns, struct index_evicted *gone);
@@ -57,12 +66,16 @@ void fetch_leave(struct fetch *f);
 
 /* ---- flush ---- */
 
-/* What there is of this space (NULL: of all) must not come back at a restart. NULL: no memory now.
- * Look until it is over (0, or STATUS_EIO: it is not on disk yet), then it is gone; or leave it. 1: not
- * over. */
-struct disk_flush *disk_flush(struct disk *k, const struct space_key *key);
-int disk_flush_look(struct disk_flush *f);
-void disk_flush_leave(struct disk_flush *f);
+struct disk_flush;
+
+/* A flush of this space (NULL: of all) begins: what a restart's scan still finds of it does not
+ * come. NULL: no memory. */
+struct disk_flush *disk_flush_begin(struct disk *k, const struct space_key *key);
+/* The tree has let go of it: what was written of it until now must not come back at a restart.
+ * Ask until it is over: 1: not yet. 0; STATUS_EIO: it is not on disk yet. */
+int disk_flush_go(struct disk_flush *f);
+/* Nobody asks any more, or it is over: `f` is gone. */
+void disk_flush_end(struct disk_flush *f);
 
 void disk_publish(const struct disk *k); /* into the daemon's counters */
 

@@ -4,6 +4,7 @@
  * its checksum, and a block is only hung where its parent is.
  *
  *      struct block_body | extras: n_extras x struct wire_extra | tokens: block_tokens x 4
+ *      struct state_body | extras: n_extras x struct wire_extra | tokens: n_tokens x 4
  */
 #include "daemon/disk_private.h"
 
@@ -18,6 +19,12 @@ uint32_t body_room(uint32_t block_tokens)
            block_tokens * 4;
 }
 
+uint32_t state_body_room(uint32_t block_tokens)
+{
+    return body_room(block_tokens) +
+           (uint32_t)(sizeof(struct state_body) - sizeof(struct block_body));
+}
+
 void space_digest(const struct space_key *key, uint64_t digest[2])
 {
     uint8_t text[16 + TENANT_MAX];
@@ -29,17 +36,42 @@ void space_digest(const struct space_key *key, uint64_t digest[2])
     digest[1] = hash.high64 ? hash.high64 : 1; /* 0 0 stands for all spaces */
 }
 
-/* Extras that touch the block in this unit; false: too many. */
-static bool copy_extras(const struct index_view *v, uint32_t unit, struct wire_extra *to,
+/* False: too many. */
+static bool copy_extras(const struct index_view *v, uint32_t first, struct wire_extra *to,
                         uint32_t *n)
 {
     *n = 0;
-    for (uint32_t id = *index_extra_head_at(v, unit); id; id = index_extra_at(v, id)->next) {
+    for (uint32_t id = first; id; id = index_extra_at(v, id)->next) {
         if (*n == BODY_EXTRAS)
             return false;
         memcpy(&to[(*n)++], index_extra_at(v, id), sizeof *to);
     }
     return true;
+}
+
+/* All but the extras. */
+static void describe(const struct disk *k, uint32_t root, uint32_t depth, struct block_body *b)
+{
+    uint32_t space = index_node_at(index_view_of(k->d->index), root)->space;
+    struct space_key key = spaces_key(k->d->spaces, space);
+    *b = (struct block_body){.prefix = {.depth = depth, .parent_slot = NO_SLOT},
+                             .adapter_id = key.adapter_id,
+                             .adapter_generation = key.adapter_generation,
+                             .tenant_len = key.tenant_len};
+    memcpy(b->tenant, key.tenant, key.tenant_len);
+    space_digest(&key, b->prefix.space);
+}
+
+/* It hangs on the block that ends at `parent`, which has a copy. */
+static void hang_on(const struct disk *k, struct place parent, struct body_prefix *prefix)
+{
+    const struct index_view *v = index_view_of(k->d->index);
+    if (parent.depth == 0)
+        return;
+    index_cover(k->d->index, &parent);
+    const struct index_node *p = index_node_at(v, parent.node);
+    prefix->parent_slot = *index_disks_at(v, p->extent + (parent.depth - 1 - p->start));
+    prefix->parent_generation = k->generation[prefix->parent_slot];
 }
 
 bool body_write(const struct disk *k, struct place where, const struct swap_record *before,
@@ -52,25 +84,16 @@ bool body_write(const struct disk *k, struct place where, const struct swap_reco
     uint32_t unit = n->extent + (at.depth - 1 - n->start), bt = v->params.block_tokens;
     struct block_body *b = (struct block_body *)(void *)r->body;
     struct wire_extra *extras = (struct wire_extra *)(void *)(b + 1);
-    struct space_key key = spaces_key(k->d->spaces, index_node_at(v, n->root)->space);
-    *b = (struct block_body){.prefix = {.depth = at.depth - 1, .parent_slot = NO_SLOT},
-                             .adapter_id = key.adapter_id,
-                             .adapter_generation = key.adapter_generation,
-                             .tenant_len = key.tenant_len};
-    memcpy(b->tenant, key.tenant, key.tenant_len);
-    space_digest(&key, b->prefix.space);
-    if (n->flags & NODE_EXTRAS && !copy_extras(v, unit, extras, &b->n_extras))
+    describe(k, n->root, at.depth - 1, b);
+    if (n->flags & NODE_EXTRAS &&
+        !copy_extras(v, *index_extra_head_at(v, unit), extras, &b->n_extras))
         return false;
     parent.depth--;
     if (before) {
         b->prefix.parent_slot = before->slot;
         b->prefix.parent_generation = before->generation;
-    } else if (parent.depth) {
-        index_cover(k->d->index, &parent);
-        const struct index_node *p = index_node_at(v, parent.node);
-        uint32_t slot = *index_disks_at(v, p->extent + (parent.depth - 1 - p->start));
-        b->prefix.parent_slot = slot;
-        b->prefix.parent_generation = k->generation[slot];
+    } else {
+        hang_on(k, parent, &b->prefix);
     }
     memcpy(extras + b->n_extras, index_tokens_at(v, unit), (size_t)bt * 4);
     r->body_bytes = (uint32_t)(sizeof *b + b->n_extras * sizeof *extras) + bt * 4;
@@ -78,18 +101,59 @@ bool body_write(const struct disk *k, struct place where, const struct swap_reco
     return true;
 }
 
-bool body_read(const struct disk *k, const struct swap_record *r, struct block_found *out)
+bool state_body_write(const struct disk *k, struct place where, uint32_t id, struct swap_record *r)
 {
-    uint32_t bt = index_view_of(k->d->index)->params.block_tokens;
+    const struct index_view *v = index_view_of(k->d->index);
+    const struct index_snapshot *e = index_snapshot_at(v, id);
+    struct state_body *b = (struct state_body *)(void *)r->body;
+    struct wire_extra *extras = (struct wire_extra *)(void *)(b + 1);
+    describe(k, index_node_at(v, where.node)->root, where.depth, &b->block);
+    if (!copy_extras(v, e->extras, extras, &b->block.n_extras))
+        return false;
+    hang_on(k, where, &b->block.prefix);
+    b->session = e->session;
+    b->kind = e->kind;
+    b->n_tokens = e->depth - where.depth * v->params.block_tokens;
+    memcpy(extras + b->block.n_extras, index_residue_at(v, id), b->n_tokens * 4ull);
+    r->body_bytes = (uint32_t)(sizeof *b + b->block.n_extras * sizeof *extras) + b->n_tokens * 4;
+    return true;
+}
+
+/* What follows a body of so many bytes is n_tokens tokens, after the extras. */
+static bool read_block(const struct swap_record *r, size_t bytes, uint64_t n_tokens,
+                       struct block_found *out)
+{
     const struct block_body *b = (const struct block_body *)(const void *)r->body;
-    if (r->body_bytes < sizeof *b || b->tenant_len > TENANT_MAX || b->n_extras > BODY_EXTRAS ||
-        r->body_bytes != sizeof *b + b->n_extras * sizeof *out->extras + bt * 4ull)
+    if (b->tenant_len > TENANT_MAX || b->n_extras > BODY_EXTRAS ||
+        r->body_bytes != bytes + b->n_extras * sizeof *out->extras + n_tokens * 4)
         return false;
     out->prefix = b->prefix;
     out->key = (struct space_key){b->adapter_id, b->adapter_generation, b->tenant_len, {0}};
     memcpy(out->key.tenant, b->tenant, b->tenant_len);
     out->n_extras = b->n_extras;
-    out->extras = (const struct wire_extra *)(const void *)(b + 1);
+    out->extras = (const struct wire_extra *)(const void *)(r->body + bytes);
     out->tokens = (const uint32_t *)(const void *)(out->extras + b->n_extras);
+    return true;
+}
+
+bool body_read(const struct disk *k, const struct swap_record *r, struct block_found *out)
+{
+    uint32_t bt = index_view_of(k->d->index)->params.block_tokens;
+    return r->body_bytes >= sizeof(struct block_body) &&
+           read_block(r, sizeof(struct block_body), bt, out);
+}
+
+bool state_body_read(const struct disk *k, const struct swap_record *r, struct state_found *out)
+{
+    uint32_t bt = index_view_of(k->d->index)->params.block_tokens;
+    const struct state_body *b = (const struct state_body *)(const void *)r->body;
+    if (r->body_bytes < sizeof *b || b->n_tokens >= bt || b->kind > SNAPSHOT_SIBLING ||
+        (b->kind != SNAPSHOT_EXACT && b->session == 0) ||
+        (b->block.prefix.depth == 0 && b->n_tokens == 0) ||
+        !read_block(r, sizeof *b, b->n_tokens, &out->at))
+        return false;
+    out->session = b->session;
+    out->kind = b->kind;
+    out->n_tokens = b->n_tokens;
     return true;
 }

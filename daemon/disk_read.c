@@ -73,6 +73,8 @@ struct fetch *fetch_begin(struct disk *k, struct place where, const uint32_t *pa
 /* One order of what is next; false: nothing is, or no order is to be had. */
 static bool order_next(struct disk *k, struct fetch *f)
 {
+    if (f->issued < f->done)
+        f->issued = f->done; /* those came by another's hand, and have no page of ours */
     if (f->issued == f->n)
         return false;
     struct reading *r = malloc(sizeof *r);
@@ -117,8 +119,8 @@ void read_over(struct disk *k, struct swap_order *o)
         f->state[r->position[i]] = x->status == SWAP_GOOD ? READ_GOOD : READ_BAD;
         if (x->status == SWAP_GOOD)
             k->read++;
-        if (x->status == SWAP_CORRUPT)
-            k->generation[x->slot] = GENERATION_BAD;
+        if (x->status == SWAP_CORRUPT && k->generation[x->slot] == x->generation)
+            k->generation[x->slot] = GENERATION_BAD; /* still the copy that was meant */
     }
     f->in_flight--;
     free(r);
@@ -133,6 +135,8 @@ static bool publish(struct disk *k, struct fetch *f)
 {
     uint32_t i = f->done;
     struct index *ix = k->d->index;
+    if (f->state[i] == READ_ISSUED)
+        return false; /* whoever has brought the block meanwhile, our page is being written to */
     if (index_on_device_to(ix, place_of(f, i))) {
         page_free(f, i);
         f->done++;

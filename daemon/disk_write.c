@@ -20,6 +20,8 @@ enum { FULL_NS = 1000000000, NO_ROOM_NS = 100000000 };
 
 static void chain_end(struct disk *k, struct chain *c)
 {
+    if (c->state)
+        c->state->chain = NULL;
     index_unhold(k->d->index, &c->leaf);
     list_remove(&c->link);
     k->n_chains--;
@@ -82,26 +84,41 @@ static uint32_t fill(struct disk *k, const struct chain *c, struct swap_order *o
     return used;
 }
 
+/* No copy can go. While the files grow, look again when they have; false: they do not. */
+static bool chain_starves(struct disk *k)
+{
+    uint64_t now = disk_now_ns();
+    if (!disk_can_write(k))
+        return false;
+    if (!k->starved_ns)
+        k->starved_ns = now;
+    if (swap_ready(k->swap, STORE_BLOCKS) < k->n_slots && now - k->starved_ns < NO_ROOM_NS)
+        return true;
+    k->starved_ns = 0;
+    pause_writes(k, NO_ROOM_NS);
+    return false;
+}
+
 /* Write what comes next. False: the chain is over. */
 static bool chain_go(struct disk *k, struct chain *c)
 {
     struct index *ix = k->d->index;
     if (index_flushed(ix, c->leaf.where) || index_on_disk_to(ix, c->leaf.where))
         return false;
-    uint32_t room = make_slots(k, SWAP_BATCH);
-    if (room == 0) {
-        k->starved = swap_ready(k->swap, STORE_BLOCKS) < k->n_slots;
-        if (!k->starved)
-            pause_writes(k, NO_ROOM_NS); /* every copy is held */
-        return k->starved;               /* the files still grow: look again when they have */
-    }
     struct place end;
+    uint32_t n = index_unwritten(ix, c->leaf.where, SWAP_BATCH, &end);
+    if (n == 0)
+        return true; /* another chain writes there: look again */
+    index_written(ix, end, n);
+    uint32_t room = make_slots(k, n); /* no more copies go than that */
+    if (room == 0)
+        return chain_starves(k);
     struct swap_order *o = swap_order_new(k->swap, SWAP_WRITE, STORE_BLOCKS);
-    uint32_t n = o ? index_unwritten(ix, c->leaf.where, room, &end) : 0;
+    n = o ? index_unwritten(ix, c->leaf.where, room, &end) : 0;
     if (n == 0) {
         if (o)
             swap_order_free(k->swap, o);
-        return true; /* another chain writes there, or all orders are out: look again */
+        return true; /* all orders are out: look again */
     }
     c->marked = n;
     c->end = end.depth;
@@ -118,6 +135,11 @@ static bool chain_go(struct disk *k, struct chain *c)
     return true;
 }
 
+void writes_failed(struct disk *k, enum swap_status status)
+{
+    pause_writes(k, status == SWAP_FULL ? FULL_NS : NO_ROOM_NS);
+}
+
 /* In order, up to the first that failed: what comes after it hangs on nothing. */
 static void commit(struct disk *k, const struct chain *c, const struct swap_order *o)
 {
@@ -130,7 +152,7 @@ static void commit(struct disk *k, const struct chain *c, const struct swap_orde
             k->generation[r->slot] = r->generation;
             k->written++;
         } else if (r->status == SWAP_FAILED) {
-            disk_retire(k, r->slot);
+            disk_retire(k, STORE_BLOCKS, r->slot);
         } else {
             swap_slot_give(k->swap, STORE_BLOCKS, r->slot);
         }
@@ -146,7 +168,7 @@ void chain_over(struct disk *k, struct swap_order *o)
     c->order = NULL;
     swap_order_free(k->swap, o);
     if (status != SWAP_GOOD)
-        pause_writes(k, status == SWAP_FULL ? FULL_NS : NO_ROOM_NS);
+        writes_failed(k, status);
     if (status != SWAP_GOOD || !chain_go(k, c))
         chain_end(k, c);
 }
@@ -165,6 +187,22 @@ static bool wanted(const struct disk *k)
     return ready < k->low_water;
 }
 
+struct chain *chain_begin(struct disk *k, struct place leaf, struct move *state)
+{
+    struct chain *c = calloc(1, sizeof *c);
+    if (!c)
+        return NULL;
+    index_hold_io(k->d->index, &c->leaf, leaf);
+    list_append(&k->chains, &c->link);
+    k->n_chains++;
+    if (chain_go(k, c)) {
+        c->state = state;
+        return c;
+    }
+    chain_end(k, c);
+    return NULL;
+}
+
 bool chains_step(struct disk *k)
 {
     struct place leaf;
@@ -172,17 +210,9 @@ bool chains_step(struct disk *k)
     if (!disk_can_write(k))
         return false;
     while (k->n_chains < k->max_chains && wanted(k) && index_dirty(k->d->index, &leaf)) {
-        struct chain *c = calloc(1, sizeof *c);
-        if (!c)
-            break;
-        index_hold_io(k->d->index, &c->leaf, leaf);
-        list_append(&k->chains, &c->link);
-        k->n_chains++;
         begun = true;
-        if (!chain_go(k, c)) {
-            chain_end(k, c);
+        if (!chain_begin(k, leaf, NULL))
             break;
-        }
     }
     k->pressed = false;
     return begun;

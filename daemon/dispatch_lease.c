@@ -82,7 +82,7 @@ int take_pages(struct call *c, uint32_t slice)
 {
     struct daemon *d = c->d;
     struct job *j = &c->s->job;
-    enum pages pages = make_pages(d, j, slice);
+    enum page_room pages = make_pages(d, j, slice);
     if (pages != PAGES_READY) {
         if (pages == PAGES_SOON || (index_idle(d->index) && d->n_flushing))
             return STARTED; /* blocks are being written, or a flush is freeing them */

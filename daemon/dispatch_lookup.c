@@ -39,6 +39,7 @@ static void count_lookup(struct call *c, const struct lease *l, uint32_t n_token
     if (c->rq->flags & (RF_QUIET | RF_NO_MATCH))
         return;
     index_stamp(c->d->index, l->path.where);
+    index_seen(c->d->index, l->path.where);
     n->lookups++;
     if (depth)
         n->hits++;
@@ -300,7 +301,7 @@ int go_on_fetch(struct call *c)
     if (status == STARTED || status < 0)
         return status == STARTED ? STARTED : fetch_outcome(c, l, status);
     if (l->tiered && offered_deeper_below(c, l))
-        status = snapshot_fetch(c->d->snapshots, l->tiered, &j->begun);
+        status = snapshot_fetch(c->d->snapshots, l->tiered, &j->begun, &j->began_ns);
     if (status == 1)
         return STARTED;
     if (status == STATUS_ENOENT || status == STATUS_EIO) { /* what cannot be had is not offered */

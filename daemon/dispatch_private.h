@@ -26,7 +26,7 @@ operation op_snapshot_reserve, op_snapshot_insert, op_snapshot_cancel, op_snapsh
     op_snapshot_evict, op_snapshot_spill, op_snapshot_forget;         /* dispatch_snapshot.c */
 
 /* At least n free pages, for a job that waits as long as blocks are being written for it. */
-enum pages make_pages(struct daemon *d, struct job *j, uint32_t n);
+enum page_room make_pages(struct daemon *d, struct job *j, uint32_t n);
 int take_pages(struct call *c, uint32_t slice);
 
 /* One slice of a job: a status when it is done, STARTED while it is not. */

@@ -118,7 +118,7 @@ int go_on_snapshot_reserve(struct call *c)
     struct lease *l = call_lease(c);
     if (!l)
         return STATUS_ESTALE;
-    switch (snapshots_make_room(sn)) {
+    switch (snapshots_make_room(sn, &c->s->job.began_ns)) {
     case ROOM_SOON:
         return STARTED;
     case ROOM_NO:

@@ -43,10 +43,10 @@ int op_space_close(struct call *c)
 
 /* ---- evict -------------------------------------------------------------------------------- */
 
-enum pages make_pages(struct daemon *d, struct job *j, uint32_t n)
+enum page_room make_pages(struct daemon *d, struct job *j, uint32_t n)
 {
     struct index_evicted gone = {0};
-    enum pages pages;
+    enum page_room pages;
     if (d->disk) {
         pages = disk_pages(d->disk, n, &j->began_ns, &gone);
     } else {
@@ -142,19 +142,22 @@ static bool flush_slice(struct daemon *d, struct job *j)
 
 /* A restart must not raise the dead: all that is on disk of it now is dead there too. What was
  * written since, of the space's new life, is lost to a restart as well: a miss. */
-static int flush_disk(struct daemon *d, struct job *j)
+static bool flush_disk_begin(struct daemon *d, struct job *j)
 {
-    if (!j->disk_flush) {
-        bool all = j->request.space.space == ALL_SPACES;
-        struct space_key key = {0};
-        if (!all)
-            key = spaces_key(d->spaces, (uint32_t)j->request.space.space);
-        j->disk_flush = disk_flush(d->disk, all ? NULL : &key);
-        return STARTED;
-    }
-    int status = disk_flush_look(j->disk_flush);
+    struct space_key key = {0};
+    bool all = j->request.space.space == ALL_SPACES;
+    if (!all)
+        key = spaces_key(d->spaces, j->slot);
+    j->disk_flush = disk_flush_begin(d->disk, all ? NULL : &key);
+    return j->disk_flush != NULL;
+}
+
+static int flush_disk(struct job *j)
+{
+    int status = disk_flush_go(j->disk_flush);
     if (status == 1)
         return STARTED;
+    disk_flush_end(j->disk_flush);
     j->disk_flush = NULL;
     return status;
 }
@@ -163,10 +166,12 @@ int go_on_flush(struct call *c)
 {
     struct job *j = &c->s->job;
     c->cost += TURN_BLOCKS * 16ull;
+    if (c->d->disk && !j->disk_flush && !flush_disk_begin(c->d, j))
+        return STARTED; /* no memory now; nothing has been flushed yet */
     if (!j->reaped && !flush_slice(c->d, j))
         return STARTED;
     j->reaped = true;
-    int status = c->d->disk ? flush_disk(c->d, j) : 0;
+    int status = c->d->disk ? flush_disk(j) : 0;
     if (status != STARTED)
         c->d->n_flushing--;
     return status;
@@ -178,7 +183,7 @@ void abandon_flush(struct daemon *d, struct session *s)
 {
     struct place root = s->job.root;
     if (s->job.disk_flush)
-        disk_flush_leave(s->job.disk_flush);
+        disk_flush_end(s->job.disk_flush);
     uint32_t everything = UINT32_MAX;
     d->n_flushing--;
     if (!root.node)

@@ -120,6 +120,11 @@ static bool plan_disk(const struct options *o, struct geometry *g, char *why, si
     return true;
 }
 
+uint64_t geometry_snapshot_swap(const struct options *o)
+{
+    return o->snapshot_swap / o->n_swap;
+}
+
 /* How many spilled snapshots --snapshot-swap holds. A layout that a worker brings may have none. */
 static bool plan_tier(const struct options *o, struct geometry *g, char *why, size_t n)
 {
@@ -132,6 +137,16 @@ static bool plan_tier(const struct options *o, struct geometry *g, char *why, si
                       "--snapshots and --snapshot-bytes as well",
                       (ull)o->snapshot_swap);
     uint64_t blobs = o->snapshot_swap / blob;
+    if (o->n_swap)
+        blobs = o->n_swap * swap_file_slots(g->layout.snapshot_bytes, g->layout.n_devices,
+                                            state_body_room(g->layout.block_tokens),
+                                            geometry_snapshot_swap(o));
+    if (blobs == 0 && o->n_swap)
+        return refuse(
+            why, n,
+            "--snapshot-swap %llu: spread over %u --swap path%s, not one snapshot of %llu "
+            "bytes fits in a file",
+            (ull)o->snapshot_swap, o->n_swap, o->n_swap == 1 ? "" : "s", (ull)blob);
     if (blobs == 0)
         return refuse(why, n, "--snapshot-swap %llu is smaller than one snapshot of %llu bytes",
                       (ull)o->snapshot_swap, (ull)blob);
@@ -156,7 +171,8 @@ bool geometry_plan(const struct options *o, const struct wire_layout *layout, st
     g->block_stride = layout->block_bytes;
     if (o->n_swap) /* direct transfers want that */
         g->block_stride = (g->block_stride + SWAP_ALIGN - 1) / SWAP_ALIGN * SWAP_ALIGN;
-    g->slot_stride = (layout->snapshot_bytes + 63) & ~63ull;
+    uint64_t align = o->n_swap && o->snapshot_swap ? SWAP_ALIGN : 64;
+    g->slot_stride = (layout->snapshot_bytes + align - 1) / align * align;
     if (!o->blocks && !share(o, g, why, n_why))
         return false;
 

@@ -23,7 +23,8 @@ static bool arrays_each(struct index *ix, bool (*each)(void **array, uint64_t by
     for (enum rank_order o = RANK_PAGE; o < (disk ? RANKS : RANK_PAGE + 1); o++)
         good = good && each((void **)&ix->heap[o], nodes * sizeof *ix->heap[o]);
     return good && (!disk || (each((void **)&ix->tiers, nodes * sizeof *ix->tiers) &&
-                              each((void **)&ix->io_ends, units * sizeof *ix->io_ends)));
+                              each((void **)&ix->io_ends, units * sizeof *ix->io_ends) &&
+                              each((void **)&ix->seen, units * sizeof *ix->seen)));
 }
 
 /* Sparse: what is never touched costs nothing. */
@@ -55,6 +56,7 @@ struct index *index_new(const struct index_config *config)
     ix->view.epoch = header->epoch;
     ix->pool = config->pool;
     ix->policy = config->policy;
+    ix->admit = header->params.n_disk && config->admit > 1 ? config->admit : 1;
     ix->node_top = 1;
     ix->extra_top = 1;
     if (!index_plan(&ix->view.params, &ix->view.plan)) {

@@ -8,6 +8,7 @@
  *   index_rank.c      the evictable leaves in the policy's order (heap)
  *   index_change.c    insert, split, append, merge, truncate, evict, condemn
  *   index_residency.c where blocks are, on the device or on disk, and who goes next
+ *   index_admit.c     how often blocks were seen: which of them are worth writing
  *   index_snapshot.c  the snapshots that hang on nodes
  *   index_audit.c     walks it all and compares every count
  *
@@ -36,7 +37,9 @@ struct index_config {
     void *region; /* plan.bytes, zeroed, header filled in */
     struct pool *pool;
     const struct policy *policy;
+    uint32_t admit; /* blocks seen so often are written to the disk tier; 0 is as 1, all are */
 };
+enum { ADMIT_MAX = UINT8_MAX };
 
 /* NULL: no memory. */
 struct index *index_new(const struct index_config *config);
@@ -50,7 +53,7 @@ uint32_t index_pinned(const struct index *ix);
 uint32_t index_idle(const struct index *ix);
 uint32_t index_busy(const struct index *ix); /* held by transfers alone: in flight */
 uint32_t index_on_disk(const struct index *ix);
-uint32_t index_clean(const struct index *ix); /* idle, with a copy on disk */
+uint32_t index_clean(const struct index *ix); /* idle, on disk too or not worth writing */
 uint32_t index_nodes(const struct index *ix); /* roots not counted */
 
 uint32_t index_root_new(struct index *ix, uint32_t space);    /* a node id */
@@ -84,6 +87,8 @@ void index_hold_move(struct index *ix, struct hold *h, struct place to);
 
 /* Recency: the path to this place was used now. */
 void index_stamp(struct index *ix, struct place where);
+/* Its blocks were seen once more: a lookup has matched them. What inserts see is counted there. */
+void index_seen(struct index *ix, struct place where);
 
 /* The best tail candidate after a place: true, and its block, its shared tokens (>= 1) and the
  * place that holds it. */
@@ -107,7 +112,7 @@ bool index_insert_partial(struct index *ix, const struct index_query *query, str
                           uint32_t n_tokens, uint32_t page, struct place *partial);
 
 /* Free at most n pages, least recent first: of blocks that are on disk too, or with the block.
- * dirty false: not where a block would be lost that could be written; then false is returned if
+ * dirty false: not where a block would be lost that is to be written; then false is returned if
  * such a one is next. *out grows. */
 struct index_evicted {
     uint32_t freed, removed; /* pages; blocks that are nowhere any more */
@@ -136,7 +141,7 @@ uint32_t index_reap(struct index *ix, struct place root, uint32_t n, bool *done)
 /* Who is told that a copy's slot is no longer needed. It must not change the tree. */
 void index_set_slot_gone(struct index *ix, void (*gone)(void *arg, uint32_t disk), void *arg);
 
-/* The coldest path that has blocks without a copy: the place of its last page. */
+/* The coldest path that has blocks to be written: the place of the last of them. */
 bool index_dirty(struct index *ix, struct place *leaf);
 /* The first blocks without a copy on the path to a place that is held for a transfer, at most `most`
  * of one node: how many, and the place where they end. 0: there is none, or they are on their way.
@@ -157,6 +162,8 @@ void index_unwritable(struct index *ix, struct place leaf);
 void index_lose(struct index *ix, struct place where);
 /* The block that ends at this place has been written to a slot. False: it is not the next one. */
 bool index_copy_commit(struct index *ix, struct place where, uint32_t disk);
+/* It has a copy, and this is a newer one: the older one's slot is no longer needed. */
+void index_copy_replace(struct index *ix, struct place where, uint32_t disk);
 /* The block that ends at this place has been read into a page, which is cached now. False: it has
  * a page already. */
 bool index_page_arrive(struct index *ix, struct place where, uint32_t page);
@@ -193,11 +200,12 @@ void index_residue(struct index *ix, struct place where, uint32_t depth, void *r
 uint32_t index_snapshot_find(const struct index *ix, struct place at,
                              const struct residue *residue);
 
-/* Hang entry `id`, a resident one, at a place that names the node which covers its depth. Its
- * position is free: no exact entry or sibling there, no tail of that session in this space. */
+/* Hang entry `id` at a place that names the node which covers its depth: a resident one, or one of
+ * the lower tier (slot NO_SLOT). Its position is free: no exact entry or sibling there, no tail of
+ * that session in this space. */
 void index_snapshot_add(struct index *ix, uint32_t id, struct place at,
                         const struct residue *residue, enum snapshot_kind kind, uint64_t session,
-                        uint32_t slot);
+                        uint32_t slot, uint64_t tier_key);
 void index_snapshot_remove(struct index *ix, uint32_t id);
 /* It has moved: to a slot (tier_key 0) or to the lower tier (slot NO_SLOT). */
 void index_snapshot_move(struct index *ix, uint32_t id, uint32_t slot, uint64_t tier_key);

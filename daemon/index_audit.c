@@ -61,6 +61,29 @@ static void audit_tiers(struct audit *a, uint32_t id)
         FOUND(a, "node %u is where its parent %u is not", id, parent);
 }
 
+/* ADMIT. Partial blocks are not counted. */
+static void audit_seen(struct audit *a, uint32_t id)
+{
+    const struct index *ix = a->ix;
+    const struct index_node *n = node_at(ix, id), *p = node_at(ix, n->parent);
+    uint32_t often = 0, front = ix->admit;
+    if (ix->admit <= 1 || n->n_partial)
+        return;
+    if (!node_is_root(p))
+        front = ix->seen[p->extent + p->n_blocks - 1];
+    for (uint32_t i = 0; i < n->n_blocks; i++) {
+        uint32_t seen = ix->seen[n->extent + i];
+        if (seen < 1 || seen > front)
+            FOUND(a, "block %u of node %u was seen %u times, the one before it %u", i, id, seen,
+                  front);
+        often += seen == ix->admit;
+        front = seen;
+    }
+    if (often != ix->tiers[id].seen || often < disk_blocks(ix, id))
+        FOUND(a, "of node %u, %u blocks were seen often, %u are counted and %u on disk", id, often,
+              ix->tiers[id].seen, disk_blocks(ix, id));
+}
+
 static void audit_units(struct audit *a, uint32_t id)
 {
     const struct index *ix = a->ix;
@@ -162,6 +185,7 @@ static void audit_node(struct audit *a, uint32_t id, uint32_t root)
     audit_units(a, id);
     audit_holds(a, id);
     audit_tiers(a, id);
+    audit_seen(a, id);
     audit_ranks(a, id, priv_at(ix, root)->condemned);
     a->nodes++;
 }
@@ -174,7 +198,7 @@ static void audit_root(struct audit *a, uint32_t root)
     while (priv_at(ix, id)->n_children)
         id = children_first(ix, id);
     for (;; id = index_reap_next(ix, id)) {
-        uint32_t held = 0, device = 0, disk = 0, io = 0;
+        uint32_t held = 0, device = 0, disk = 0, io = 0, admitted = 0;
         for (uint32_t c = children_first(ix, id); c; c = children_next(ix, c)) {
             if (node_at(ix, c)->parent != id) {
                 FOUND(a, "child %u of node %u names node %u", c, id, node_at(ix, c)->parent);
@@ -185,15 +209,16 @@ static void audit_root(struct audit *a, uint32_t root)
             device += t.device;
             disk += t.disk;
             io += t.io;
+            admitted += t.admitted;
         }
         const struct node_tiers *tiers = ix->tiers ? &ix->tiers[id] : NULL;
         if (held != priv_at(ix, id)->held_children ||
             (tiers && (device != tiers->device_children || disk != tiers->disk_children ||
-                       io != tiers->io_children)))
+                       io != tiers->io_children || admitted != tiers->admitted_children)))
             FOUND(a,
                   "node %u counts its children wrong: %u held, %u on the device, %u on disk, %u "
-                  "in transfer",
-                  id, held, device, disk, io);
+                  "in transfer, %u admitted",
+                  id, held, device, disk, io, admitted);
         a->found += children_audit(ix, id, a->find, a->arg);
         a->found +=
             hung_audit(ix, id, a->snapshot_seen, &a->snapshots, &a->extras, a->find, a->arg);

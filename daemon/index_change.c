@@ -49,6 +49,8 @@ static void units_fill(struct index *ix, uint32_t unit, uint32_t n, bool extras,
         shm_store(disks_at(ix, unit + i), from->pages ? NO_DISK : from->disks[i]);
         if (extras)
             extras_store(ix, unit + i, from->depth + i, from->query);
+        if (ix->admit > 1) /* what is on disk was once admitted */
+            ix->seen[unit + i] = from->pages ? 1 : (uint8_t)ix->admit;
     }
     *(from->pages ? &ix->cached : &ix->on_disk) += n;
 }
@@ -58,8 +60,11 @@ static void count_filled(struct index *ix, uint32_t id, uint32_t n, const struct
 {
     if (!ix->tiers)
         return;
-    uint8_t *there = from->pages ? &ix->tiers[id].device : &ix->tiers[id].disk;
+    struct node_tiers *t = &ix->tiers[id];
+    uint8_t *there = from->pages ? &t->device : &t->disk;
     *there = (uint8_t)(*there + n);
+    if (!from->pages)
+        t->seen = t->disk;
 }
 
 /* Copy blocks to other units, with all that is known of them; `extras`: the new place needs
@@ -79,6 +84,8 @@ static void units_move(struct index *ix, uint32_t to, uint32_t from, uint32_t n,
             ix->io_ends[to + i] = ix->io_ends[from + i];
             ix->io_ends[from + i] = 0;
         }
+        if (ix->admit > 1)
+            ix->seen[to + i] = ix->seen[from + i];
         if (extras)
             shm_store(extra_head_at(ix, to + i), stored ? *extra_head_at(ix, from + i) : 0);
         if (stored)
@@ -106,7 +113,9 @@ static void child_link(struct index *ix, uint32_t parent, uint32_t id)
     bucket_add(ix, id);
     node_end(ix, parent);
     ix->n_nodes++;
-    child_count(ix, parent, node_tally(ix, id), true);
+    struct tally child = node_tally(ix, id);
+    ix->clean += child.clean;
+    child_count(ix, parent, child, true);
     node_settle(ix, parent, before);
     rank_node(ix, id);
 }
@@ -212,8 +221,10 @@ static void split_tiers(struct index *ix, uint32_t upper, uint32_t lower)
     struct node_tiers *u = &ix->tiers[upper], *l = &ix->tiers[lower];
     u->device = l->device < k ? l->device : k;
     u->disk = l->disk < k ? l->disk : k;
+    u->seen = l->seen < k ? l->seen : k;
     l->device = (uint8_t)(l->device - u->device);
     l->disk = (uint8_t)(l->disk - u->disk);
+    l->seen = (uint8_t)(l->seen - u->seen);
     uint8_t writing = l->writing; /* what is on its way, on both sides of the border */
     u->writing = writing < k ? writing : u->disk < k ? k : 0;
     l->writing = writing > k ? (uint8_t)(writing - k) : 0;
@@ -352,6 +363,7 @@ static void node_merge(struct index *ix, uint32_t upper)
         struct node_tiers *t = &ix->tiers[lower], *ut = &ix->tiers[upper];
         t->device = (uint8_t)(t->device + ut->device);
         t->disk = (uint8_t)(t->disk + ut->disk);
+        t->seen = (uint8_t)(t->seen + ut->seen);
         t->io_end = t->io_end ? (uint8_t)(t->io_end + nu) : 0;
         t->writing = t->writing ? (uint8_t)(t->writing + nu) : ut->writing;
         t->unwritable = 0; /* what was the upper part may be */
@@ -409,6 +421,7 @@ uint32_t index_insert(struct index *ix, const struct index_query *query, const u
     memset(taken + known, TAKEN_NEW, n - known);
     if (ix->tiers && known)
         pages_adopt(ix, *where, first, pages, taken);
+    seen_again(ix, *where, first);
     const struct source rest = {.query = query, .pages = pages + known, .depth = first + known};
     grow(ix, where, &rest, n - known);
     return n - known;
@@ -517,6 +530,7 @@ void node_truncate(struct index *ix, uint32_t id, uint32_t keep, uint64_t last_u
         struct node_tiers *t = &ix->tiers[id];
         t->device = t->device < keep ? t->device : (uint8_t)keep;
         t->disk = t->disk < keep ? t->disk : (uint8_t)keep;
+        t->seen = t->seen < keep ? t->seen : (uint8_t)keep;
         t->unwritable = 0; /* perhaps what could not be is gone */
     }
     uint32_t left = hung_cut(ix, id, keep);

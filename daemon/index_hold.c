@@ -49,8 +49,10 @@ struct tally node_tally(const struct index *ix, uint32_t id)
     t.kept = t.pinned;
     if (ix->tiers) {
         t.kept = lesser(kept_prefix(ix, id), device);
-        uint32_t both = lesser(device, ix->tiers[id].disk);
+        uint32_t both = lesser(device, ix->tiers[id].disk), admitted = admitted_blocks(ix, id);
         t.clean = both > t.kept ? both - t.kept : 0;
+        t.clean += device - (admitted > t.kept ? admitted : t.kept);
+        t.admitted = admitted > 0;
         t.io = ix->tiers[id].io_children || ix->tiers[id].io_end;
         t.disk = ix->tiers[id].disk > 0;
     }
@@ -71,6 +73,7 @@ void child_count(struct index *ix, uint32_t parent, struct tally child, bool add
     count(&t->io_children, child.io && !add, child.io && add);
     count(&t->device_children, child.device && !add, child.device && add);
     count(&t->disk_children, child.disk && !add, child.disk && add);
+    count(&t->admitted_children, child.admitted && !add, child.admitted && add);
 }
 
 void node_settle(struct index *ix, uint32_t id, struct tally before)
@@ -83,7 +86,7 @@ void node_settle(struct index *ix, uint32_t id, struct tally before)
         rank_node(ix, id);
         if (node_is_root(node_at(ix, id)) ||
             (before.held == now.held && before.io == now.io && before.device == now.device &&
-             before.disk == now.disk))
+             before.disk == now.disk && before.admitted == now.admitted))
             return;
         struct tally old = before;
         id = node_at(ix, id)->parent;

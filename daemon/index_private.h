@@ -17,8 +17,11 @@
  *   RANKED  below live roots, a node stands in
  *             RANK_PAGE   if it has blocks on the device, no child has, and the last is not kept
  *             RANK_COPY   the same for copies on disk
- *             RANK_DIRTY  if blocks on the device have no copy, no child has blocks on the device,
- *                         and no transfer holds it
+ *             RANK_DIRTY  if admitted blocks have no copy, no child has admitted ones, and no
+ *                         transfer holds it
+ *   ADMIT   a block is admitted if it is whole, on the device, and was seen often enough to be
+ *           written (or all are). Along every path they come first; and what has a copy was seen as
+ * often
  */
 #ifndef DAEMON_INDEX_PRIVATE_H
 #define DAEMON_INDEX_PRIVATE_H
@@ -46,11 +49,13 @@ struct node_private {
 struct node_tiers {
     uint32_t device_children, disk_children; /* that have blocks there */
     uint32_t io_children;                    /* held by transfers */
-    uint32_t ranked[RANKS];                  /* RANK_PAGE is in node_private */
-    uint8_t device, disk;                    /* leading blocks of the run that are there */
-    uint8_t io_end;                          /* as max_end, of transfers */
-    uint8_t writing;                         /* blocks [disk, writing) are on their way; 0: none */
+    uint32_t admitted_children;
+    uint32_t ranked[RANKS]; /* RANK_PAGE is in node_private */
+    uint8_t device, disk;   /* leading blocks of the run that are there */
+    uint8_t io_end;         /* as max_end, of transfers */
+    uint8_t writing;        /* blocks [disk, writing) are on their way; 0: none */
     uint8_t unwritable;
+    uint8_t seen; /* leading blocks of the run that were seen often enough, where that is asked */
 };
 
 struct unit_private {
@@ -85,6 +90,8 @@ struct index {
     struct unit_private *units;
     struct node_tiers *tiers; /* NULL: no disk tier */
     uint16_t *io_ends;        /* by unit: transfers' holds that end with this block */
+    uint8_t *seen;            /* by unit: how often, at most `admit`; where that is more than 1 */
+    uint32_t admit;           /* blocks that were seen so often are written; 1: all */
     struct ranked *heap[RANKS];
     uint32_t n_heap[RANKS];
     void (*slot_gone)(void *arg, uint32_t disk);
@@ -107,7 +114,7 @@ struct index {
     uint32_t pinned, kept; /* blocks on the device that leases, that leases or transfers hold */
     uint32_t cached;       /* blocks on the device */
     uint32_t on_disk;      /* blocks with a copy */
-    uint32_t clean;        /* blocks in both places that nobody keeps */
+    uint32_t clean;        /* blocks that nobody keeps, and whose page can go without a write */
 };
 
 /* ---- index.c ---- */
@@ -161,6 +168,15 @@ static inline uint32_t device_blocks(const struct index *ix, uint32_t id)
 static inline uint32_t disk_blocks(const struct index *ix, uint32_t id)
 {
     return ix->tiers ? ix->tiers[id].disk : 0;
+}
+
+/* Leading blocks of the run that are on the device, and to be written if they are not on disk. */
+static inline uint32_t admitted_blocks(const struct index *ix, uint32_t id)
+{
+    uint32_t device = device_blocks(ix, id);
+    if (node_at(ix, id)->n_partial)
+        return 0;
+    return ix->admit <= 1 || ix->tiers[id].seen > device ? device : ix->tiers[id].seen;
 }
 
 static inline uint32_t device_children(const struct index *ix, uint32_t id)
@@ -217,7 +233,7 @@ uint32_t kept_prefix(const struct index *ix, uint32_t id); /* by either */
  * rankings right afterwards. */
 struct tally {
     uint32_t pinned, kept, clean;
-    bool held, io, device, disk;
+    bool held, io, device, disk, admitted;
 };
 struct tally node_tally(const struct index *ix, uint32_t id);
 void node_settle(struct index *ix, uint32_t id, struct tally before);
@@ -266,6 +282,13 @@ void units_empty(struct index *ix, uint32_t from, uint32_t n, bool extras);
 void pages_adopt(struct index *ix, struct place where, uint32_t first, const uint32_t *pages,
                  uint8_t *taken);
 unsigned residency_audit(const struct index *ix, uint32_t id, audit_find *find, void *arg);
+
+/* ---- index_admit.c ---- */
+
+/* The blocks from `first` on, down to this place, were seen once more. */
+void seen_again(struct index *ix, struct place where, uint32_t first);
+/* The first block of the node that has no copy has one now. */
+void seen_enough(struct index *ix, uint32_t id, uint32_t block);
 
 /* ---- index_change.c ---- */
 

@@ -83,6 +83,8 @@ static uint64_t rank_of(const struct index *ix, enum rank_order o, uint32_t id)
 {
     const struct index_node *n = node_at(ix, id);
     uint32_t blocks = blocks_of(ix, o, id);
+    if (o == RANK_DIRTY && device_children(ix, id))
+        return UINT64_MAX; /* it goes after what hangs below it, and need not be written before */
     return ix->policy->rank(ix->units[n->extent + blocks - 1].last_use, n->start + blocks);
 }
 
@@ -97,9 +99,9 @@ static bool belongs(const struct index *ix, enum rank_order o, uint32_t id)
     case RANK_COPY:
         return ix->tiers[id].disk_children == 0 && kept_prefix(ix, id) < blocks;
     default:
-        return ix->tiers[id].disk < blocks && ix->tiers[id].device_children == 0 &&
-               ix->tiers[id].io_end == 0 && !ix->tiers[id].unwritable &&
-               node_at(ix, id)->n_partial == 0;
+        return ix->tiers[id].disk < admitted_blocks(ix, id) &&
+               ix->tiers[id].admitted_children == 0 && ix->tiers[id].io_end == 0 &&
+               !ix->tiers[id].unwritable;
     }
 }
 

@@ -183,7 +183,14 @@ static void stamp_front(struct index *ix, uint32_t id, uint32_t keep, uint64_t s
         younger(last_use(ix, n->parent, node_at(ix, n->parent)->n_blocks - 1), stamp);
 }
 
-/* Of the node that ranks lowest, at most `most`; false: dirty ones must not go, and it has one. */
+/* Leading blocks of the run that could be written. */
+static uint32_t writable(const struct index *ix, uint32_t id)
+{
+    return ix->tiers && !ix->tiers[id].unwritable ? admitted_blocks(ix, id) : 0;
+}
+
+/* Of the node that ranks lowest, at most `most`; false: what is to be written must not go, and it
+ * is next. */
 static bool evict_node(struct index *ix, uint32_t id, uint32_t most, bool dirty,
                        struct index_evicted *out)
 {
@@ -191,10 +198,10 @@ static bool evict_node(struct index *ix, uint32_t id, uint32_t most, bool dirty,
     uint32_t floor = higher(kept_prefix(ix, id), device > most ? device - most : 0);
     uint64_t stamp;
     if (device > disk) {
-        bool writable = ix->tiers && !ix->tiers[id].unwritable && !node_at(ix, id)->n_partial;
-        if (!dirty && writable)
+        uint32_t stays = dirty ? disk : higher(disk, writable(ix, id));
+        if (stays == device)
             return false;
-        uint32_t keep = run_out(ix, RANK_PAGE, id, device, higher(floor, disk), &stamp);
+        uint32_t keep = run_out(ix, RANK_PAGE, id, device, higher(floor, stays), &stamp);
         out->freed += device - keep;
         out->removed += device - keep;
         node_truncate(ix, id, keep, stamp);
@@ -299,7 +306,7 @@ bool index_dirty(struct index *ix, struct place *leaf)
     if (!id)
         return false;
     const struct index_node *n = node_at(ix, id);
-    *leaf = (struct place){n->identity, id, n->start + device_blocks(ix, id)};
+    *leaf = (struct place){n->identity, id, n->start + admitted_blocks(ix, id)};
     return true;
 }
 
@@ -387,8 +394,20 @@ bool index_copy_commit(struct index *ix, struct place where, uint32_t disk)
     node_begin(ix, where.node);
     shm_store(disks_at(ix, n->extent + t->disk), disk);
     node_end(ix, where.node);
+    seen_enough(ix, where.node, t->disk);
     t->disk++;
     ix->on_disk++;
     node_settle(ix, where.node, before);
     return true;
+}
+
+void index_copy_replace(struct index *ix, struct place where, uint32_t disk)
+{
+    index_cover(ix, &where);
+    const struct index_node *n = node_at(ix, where.node);
+    uint32_t unit = n->extent + (where.depth - 1 - n->start), old = *disks_at(ix, unit);
+    node_begin(ix, where.node);
+    shm_store(disks_at(ix, unit), disk);
+    node_end(ix, where.node);
+    ix->slot_gone(ix->slot_gone_arg, old);
 }

@@ -282,17 +282,18 @@ uint32_t index_snapshot_find(const struct index *ix, struct place at, const stru
 }
 
 void index_snapshot_add(struct index *ix, uint32_t id, struct place at, const struct residue *r,
-                        enum snapshot_kind kind, uint64_t session, uint32_t slot)
+                        enum snapshot_kind kind, uint64_t session, uint32_t slot, uint64_t tier_key)
 {
     struct index_snapshot *e = snapshot_at(ix, id);
+    assert((slot == NO_SLOT) == (tier_key != 0));
     assert(id && id <= ix->view.params.max_snapshots && e->node == 0 && !e->left && !e->right);
     node_begin(ix, at.node);
     shm_store(&e->session, session);
-    shm_store(&e->tier_key, 0);
+    shm_store(&e->tier_key, tier_key);
     shm_store(&e->depth, at.depth * ix->view.params.block_tokens + r->n_tokens);
     shm_store(&e->slot, slot);
     shm_store(&e->kind, (uint8_t)kind);
-    shm_store(&e->state, SNAPSHOT_RESIDENT);
+    shm_store(&e->state, tier_key ? SNAPSHOT_TIERED : SNAPSHOT_RESIDENT);
     if (r->n_tokens)
         tokens_store((uint32_t *)(uintptr_t)index_residue_at(&ix->view, id), r->tokens,
                      r->n_tokens);

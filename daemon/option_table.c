@@ -1,5 +1,6 @@
 #include "daemon/option_table.h"
 
+#include "daemon/index.h"
 #include "kernels/device.h"
 #include "shm/layout.h"
 
@@ -50,16 +51,21 @@ static const struct row rows[] = {
     {"snapshot-bytes", "SIZE", "0", NULL,
      "bytes of a slot on one device", SIZE(layout.snapshot_bytes, 0)},
     {"snapshot-swap", "SIZE", "0", NULL,
-     "memory of the daemon for snapshots that lost their slot; 0: they are dropped",
+     "memory of the daemon, or with --swap disk, for snapshots that lost their slot; 0: they are "
+     "dropped",
      SIZE(snapshot_swap, 0)},
     {"spill-min-tokens", "N", "0", NULL,
      "drop snapshots of fewer tokens instead of keeping them in --snapshot-swap",
      COUNT(spill_min_tokens, 0, UINT32_MAX)},
     {"swap", "PATH:SIZE", NULL, "none",
-     "keep blocks that leave the pool in a file of at most SIZE in the directory PATH, over restarts;\n"
-     "repeatable: they are spread", OTHER(set_swap)},
-    {"swap-write", "evict|insert", "evict", NULL,
-     "write blocks when the pool runs full, or soon after they are inserted", OTHER(set_swap_write)},
+     "keep blocks that leave the pool in a file of at most SIZE in the directory PATH, over "
+     "restarts; repeatable: they are spread", OTHER(set_swap)},
+    {"swap-write", "MODE", "evict", NULL,
+     "evict: write blocks as the pool runs full; insert: soon after they were inserted",
+     OTHER(set_swap_write)},
+    {"swap-admit", "N", "1", NULL,
+     "write only blocks that were seen N times: inserted, and found by lookups since",
+     COUNT(swap_admit, 1, ADMIT_MAX)},
     {"swap-depth", "N", "32", NULL,
      "transfers under way at once", COUNT(swap_depth, 1, SWAP_DEPTH_MAX)},
     {"model", "TEXT", NULL, "a digest of zeros",

@@ -5,11 +5,14 @@
 #include "shm/socket_path.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <ini.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { SPIN_US = 50, DEFAULT_BLOCKS = 1024 };
 
@@ -128,6 +131,39 @@ static int read_file(struct reading *r)
     return broken || f.too_long || line ? 2 : OPTIONS_RUN;
 }
 
+/* ---- the directories of --swap: found out now, though the files are made with the pool ---- */
+
+static bool path_usable(const struct options *o, uint32_t i, struct stat *st, struct why *why)
+{
+    if (stat(o->swap_path[i], &st[i]))
+        return value_refuse(why, "it cannot be used: %s", strerror(errno));
+    if (!S_ISDIR(st[i].st_mode))
+        return value_refuse(why, "it is not a directory");
+    if (faccessat(AT_FDCWD, o->swap_path[i], W_OK | X_OK, AT_EACCESS))
+        return value_refuse(why, "nothing can be written there: %s", strerror(errno));
+    for (uint32_t k = 0; k < i; k++)
+        if (st[k].st_dev == st[i].st_dev && st[k].st_ino == st[i].st_ino)
+            return value_refuse(why, "it is the same directory as --swap %s", o->swap_path[k]);
+    return true;
+}
+
+static int check_swap(struct reading *r)
+{
+    static const char *const names[] = {"swap-write", "swap-admit", "swap-depth"};
+    struct options *o = r->o;
+    struct stat st[SWAP_PATHS];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < o->n_swap; i++)
+        if (!path_usable(o, i, st, &r->why)) {
+            fprintf(stderr, "prefixd: --swap %s: %s\n", o->swap_path[i], r->why.text);
+            return 2;
+        }
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (!o->n_swap && row_given(r, names[i]))
+            o->without_swap[n++] = names[i];
+    return OPTIONS_RUN;
+}
+
 /* ---- all together ------------------------------------------------------------------ */
 
 static bool set_presets(struct reading *r)
@@ -201,5 +237,7 @@ int options_read(struct options *o, int argc, char **argv)
         rc = read_command_line(&r, argc, argv, false);
     if (rc == OPTIONS_RUN)
         rc = choose_socket(&r);
+    if (rc == OPTIONS_RUN)
+        rc = check_swap(&r);
     return rc == OPTIONS_RUN ? check_pool(&r) : rc;
 }

@@ -35,6 +35,7 @@ struct options {
     uint64_t swap_bytes[SWAP_PATHS];
     uint32_t n_swap, swap_depth, swap_admit;
     enum swap_write_mode swap_write;
+    const char *without_swap[3]; /* given, and of no use without --swap; NULL ends them */
     bool has_model; /* --model was given: layout.model_digest counts even while waiting */
     bool waits;
     bool huge_pages;

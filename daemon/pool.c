@@ -84,3 +84,8 @@ void pool_ditch(struct pool *p, uint32_t id)
 {
     move(p, id, PAGE_INFLIGHT, PAGE_FREE, "given back");
 }
+
+void pool_linger(struct pool *p, uint32_t id)
+{
+    move(p, id, PAGE_CACHED, PAGE_INFLIGHT, "left to a transfer");
+}

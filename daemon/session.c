@@ -206,8 +206,12 @@ static int check_layout(struct daemon *d, const struct hello *h, char *why, size
 {
     if (d->carved)
         return h->has_layout ? hello_compare(&d->layout, &h->layout, why, n) : 0;
-    if (h->has_layout)
-        return daemon_carve(d, &h->layout, why, n);
+    if (h->has_layout) {
+        int status = daemon_carve(d, &h->layout, why, n);
+        if (status == 0)
+            daemon_say_unused(d);
+        return status;
+    }
     snprintf(why, n,
              "the daemon (--bytes alone) waits for the first worker's layout, and this worker "
              "brings none; set pfx_options.layout, or start the daemon with --blocks");

@@ -17,6 +17,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- start and stop --------------------------------------------------------------------- */
 
@@ -39,7 +40,9 @@ struct snapshots *snapshots_new(const struct snapshots_config *config)
     sn->counters = config->counters;
     sn->max = config->n_slots + config->n_tier;
     sn->entry = calloc((size_t)sn->max + 1, sizeof *sn->entry);
-    if (!sn->entry || !pool_init(&sn->slots, config->n_slots) || !ranks_init(sn)) {
+    sn->lingering = calloc((size_t)config->n_slots + 1, sizeof *sn->lingering);
+    if (!sn->entry || !sn->lingering || !pool_init(&sn->slots, config->n_slots) ||
+        !ranks_init(sn)) {
         snapshots_free(sn);
         return NULL;
     }
@@ -55,6 +58,7 @@ void snapshots_free(struct snapshots *sn)
     tier_free(sn->tier);
     ranks_deinit(sn);
     pool_deinit(&sn->slots);
+    free(sn->lingering);
     free(sn->entry);
     free(sn);
 }
@@ -81,25 +85,49 @@ uint32_t slots_private(const struct snapshots *sn)
     return sn->slots.n_private;
 }
 
-enum room snapshots_make_room(struct snapshots *sn)
+void slot_let_go(struct snapshots *sn, uint32_t slot)
+{
+    bool private = sn->slots.state[slot] == PAGE_PRIVATE;
+    if (sn->lingering[slot])
+        (private ? pool_fly : pool_linger)(&sn->slots, slot);
+    else
+        (private ? pool_give : pool_unpublish)(&sn->slots, slot);
+}
+
+/* A spill that takes long costs the next victim its state, not the caller its time. */
+static bool waited_enough(const struct snapshots *sn, uint64_t *began_ns)
+{
+    struct timespec t;
+    if (!sn->config.wait_ns)
+        return false;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    uint64_t now = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    if (!*began_ns)
+        *began_ns = now;
+    return now - *began_ns >= sn->config.wait_ns;
+}
+
+enum room snapshots_make_room(struct snapshots *sn, uint64_t *began_ns)
 {
     if (sn->slots.n_free)
         return ROOM_YES;
-    if (sn->n_spilling)
+    bool enough = waited_enough(sn, began_ns);
+    if (!enough && (sn->n_spilling || sn->n_lingering))
         return ROOM_SOON;
     struct entry *e = rank_next(sn, TIER_SLOTS);
     if (!e) /* what is being fetched may be nobody's any more when it has come */
-        return sn->n_transfers ? ROOM_SOON : ROOM_NO;
-    if (e->depth >= sn->config.spill_min_tokens && spill_begin(sn, e))
+        return sn->n_transfers || sn->n_lingering ? ROOM_SOON : ROOM_NO;
+    if (!enough && e->depth >= sn->config.spill_min_tokens && spill_begin(sn, e))
         return ROOM_SOON;
     entry_evict(sn, e);
-    return ROOM_YES;
+    *began_ns = 0; /* its slot may linger: then that is waited for, before another one goes */
+    return sn->slots.n_free ? ROOM_YES : ROOM_SOON;
 }
 
 /* ---- entries -----------------------------------------------------------------------------------
  */
 
-static struct entry *entry_new(struct snapshots *sn)
+struct entry *entry_new(struct snapshots *sn)
 {
     uint32_t id = sn->free_entry;
     if (id)
@@ -117,16 +145,13 @@ static struct entry *entry_new(struct snapshots *sn)
 static void entry_free(struct snapshots *sn, struct entry *e)
 {
     assert(!e->session && e->holds == 0 && e->transfer != TRANSFER_SPILL);
-    if (e->state == SNAPSHOT_RESIDENT) {
-        pool_unpublish(&sn->slots, e->slot);
-    } else {
-        tier_drop(sn->tier, e->key);
-        sn->n_blobs--;
-    }
-    if (e->transfer == TRANSFER_FETCH) {
-        pool_give(&sn->slots, e->slot);
+    bool fetched = e->transfer == TRANSFER_FETCH;
+    if (e->state == SNAPSHOT_TIERED)
+        blob_drop(sn, e);
+    if (fetched)
         sn->n_transfers--;
-    }
+    if (fetched || e->state == SNAPSHOT_RESIDENT)
+        slot_let_go(sn, e->slot);
     e->used = false;
     e->transfer = TRANSFER_NONE;
     e->next_free = sn->free_entry;
@@ -243,7 +268,7 @@ void snapshot_save(struct snapshots *sn, const struct snapshot_save *save, uint3
     e->kind = (uint8_t)save->kind;
     e->state = SNAPSHOT_RESIDENT;
     index_snapshot_add(sn->index, id_of(sn, e), save->at, &save->residue, save->kind, save->session,
-                       slot);
+                       slot, 0);
     session_join(sn, e, session_get(sn, save->space, save->session));
     sn->n_in_tree[TIER_SLOTS]++;
     sn->counters->snapshot_saves++;

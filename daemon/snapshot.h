@@ -36,6 +36,7 @@ struct snapshots_config {
     uint32_t n_slots, n_tier;
     double alpha;              /* uses that a token of depth is worth */
     uint32_t spill_min_tokens; /* shallower ones are dropped instead of spilled */
+    uint64_t wait_ns;          /* a slot is waited for no longer, if another can go; 0: any time */
     struct counters *counters;
 };
 
@@ -45,9 +46,10 @@ void snapshots_free(struct snapshots *sn);
 
 /* ---- slots ---- */
 
-/* YES: a slot is free now. SOON: one is being spilled, ask again. NO: all are in use, or held. */
+/* YES: a slot is free now. SOON: one is being spilled, ask again. NO: all are in use, or held.
+ * *began_ns is the caller's, 0 at first: since when it has waited. */
 enum room { ROOM_YES, ROOM_SOON, ROOM_NO };
-enum room snapshots_make_room(struct snapshots *sn);
+enum room snapshots_make_room(struct snapshots *sn, uint64_t *began_ns);
 uint32_t slot_take(struct snapshots *sn);            /* there is a free one; it is private now */
 void slot_give(struct snapshots *sn, uint32_t slot); /* a private one back */
 uint32_t slots_free(const struct snapshots *sn);
@@ -94,8 +96,12 @@ int snapshots_forget(struct snapshots *sn, uint64_t key);
 
 /* Bring a held entry back. 0: it is resident; 1: not yet, ask again; STATUS_ENOSPC: no room;
  * STATUS_ENOENT: its bytes are gone, and so is the entry; STATUS_EIO: they cannot be read now.
- * *begun is the caller's, false at first. */
-int snapshot_fetch(struct snapshots *sn, uint32_t id, bool *begun);
+ * *begun and *began_ns are the caller's, false and 0 at first. */
+int snapshot_fetch(struct snapshots *sn, uint32_t id, bool *begun, uint64_t *began_ns);
+
+/* After a restart: an entry whose bytes the tier has. *key is what it is to call them. False: there
+ * is no room, or something newer is there. Older ones are restored first. */
+bool snapshot_restore(struct snapshots *sn, const struct snapshot_save *save, uint64_t *key);
 
 /* A slice of what the tier has to do. True: there was some. */
 bool snapshots_step(struct snapshots *sn);

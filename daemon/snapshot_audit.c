@@ -161,11 +161,17 @@ static void audit_sessions(struct audit *a)
 static void audit_slots(struct audit *a, const uint8_t *listed)
 {
     const struct pool *p = &a->sn->slots;
-    uint32_t n[PAGE_INFLIGHT + 1] = {0};
+    uint32_t n[PAGE_INFLIGHT + 1] = {0}, lingering = 0;
     for (uint32_t slot = 1; slot <= p->n_blocks; slot++) {
         unsigned owners = a->owned[slot] + listed[slot];
+        bool lingers = p->state[slot] == PAGE_INFLIGHT;
         n[p->state[slot]]++;
-        if (owners != (p->state[slot] != PAGE_FREE) ||
+        lingering += a->sn->lingering[slot];
+        if (lingers && a->sn->lingering[slot] == 0)
+            FOUND(a, "slot %u is in flight and nothing uses it", slot);
+        if (p->state[slot] == PAGE_FREE && a->sn->lingering[slot])
+            FOUND(a, "slot %u is free and a transfer uses it", slot);
+        if (owners != (p->state[slot] != PAGE_FREE && !lingers) ||
             (listed[slot] && p->state[slot] != PAGE_PRIVATE))
             FOUND(a, "slot %u is in state %u and has %u owners", slot, p->state[slot], owners);
     }
@@ -175,6 +181,8 @@ static void audit_slots(struct audit *a, const uint8_t *listed)
     expect(a, "free slots", p->n_free, n[PAGE_FREE]);
     expect(a, "private slots", p->n_private, n[PAGE_PRIVATE]);
     expect(a, "slots of snapshots", p->n_cached, n[PAGE_CACHED]);
+    expect(a, "slots in flight", p->n_inflight, n[PAGE_INFLIGHT]);
+    expect(a, "dropped transfers", a->sn->n_lingering, lingering);
 }
 
 static void audit_counters(struct audit *a)
@@ -184,8 +192,8 @@ static void audit_counters(struct audit *a)
            c->snapshot_saves + c->snapshot_fetches - c->snapshot_spills - c->snapshot_evictions -
                c->snapshot_displaced);
     expect(a, "spilled snapshots", a->sn->n_in_tree[TIER_BLOBS],
-           c->snapshot_spills - c->snapshot_fetches - c->snapshot_forgotten - c->tier_resaved -
-               c->tier_swept - c->tier_dropped);
+           c->snapshot_spills + c->tier_restored - c->snapshot_fetches - c->snapshot_forgotten -
+               c->tier_resaved - c->tier_swept - c->tier_dropped);
 }
 
 unsigned snapshots_audit(const struct snapshots *sn, const uint32_t *holds, const uint8_t *slots,

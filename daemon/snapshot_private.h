@@ -23,7 +23,7 @@ struct entry {
     double score;
     uint64_t key;
     uint64_t failed;     /* the last key that the tier could not store */
-    uint64_t stored; /* and the last that it has stored, whatever became of it since */
+    uint64_t stored;     /* and the last that it has stored, whatever became of it since */
     uint32_t generation; /* of the last key */
     uint32_t depth, slot;
     uint32_t holds;
@@ -52,6 +52,8 @@ struct snapshots {
     struct tier *tier;
     struct counters *counters;
     struct pool slots;
+    uint16_t *lingering; /* by slot: dropped transfers that still use it */
+    uint32_t n_lingering;
     struct entry *entry;              /* by number, 1 .. max */
     struct snapshot_session *session; /* one for each entry at most */
     uint32_t *heads;                  /* 1 + session, by hash */
@@ -93,16 +95,25 @@ static inline enum tiers tier_of(const struct entry *e)
 
 /* ---- snapshot.c ---- */
 
+/* A fresh one; the caller says what it owns. There is one: each slot and each blob has its own. */
+struct entry *entry_new(struct snapshots *sn);
 /* Out of the tree; freed if nobody holds it. `hangs`: the tree still has it. */
 void entry_leave(struct snapshots *sn, struct entry *e, enum leave why, bool hangs);
 /* A resident one, by policy. */
 void entry_evict(struct snapshots *sn, struct entry *e);
+
+/* The slot is nobody's any more: free, or lingering until the last transfer ends. */
+void slot_let_go(struct snapshots *sn, uint32_t slot);
 
 /* ---- snapshot_spill.c ---- */
 
 /* False: it cannot be spilled (no tier, no room, refused). */
 bool spill_begin(struct snapshots *sn, struct entry *e);
 void spill_cancel(struct snapshots *sn, struct entry *e);
+/* Forget the entry's blob, and a transfer of it. */
+void blob_drop(struct snapshots *sn, struct entry *e);
+/* The name of its next blob. */
+uint64_t key_new(const struct snapshots *sn, struct entry *e);
 
 /* ---- snapshot_rank.c ---- */
 

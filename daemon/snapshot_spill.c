@@ -7,6 +7,10 @@
  *   fetch    slot, get ..... DONE: RESIDENT, the blob is gone
  *                            MISS: the entry leaves the tree    ERROR: it stays as it was
  *
+ * A transfer that is dropped may go on: a device cannot be called back. Its slot stays with its
+ * entry, or, if that lets go of it, in flight until the transfer has ended (lingering), so that no
+ * state is ever written into a slot that is still read, or read into one that another has.
+ *
  * What comes back from the tier names a key. Keys are (entry, generation), a new generation for
  * each spill: an outcome that comes late finds another key, and nothing happens.
  */
@@ -30,13 +34,18 @@ static bool blob_room(struct snapshots *sn, const struct entry *e)
     return true;
 }
 
+uint64_t key_new(const struct snapshots *sn, struct entry *e)
+{
+    if (++e->generation == 0) /* a key is never 0 */
+        e->generation = 1;
+    return (uint64_t)e->generation << 32 | id_of(sn, e);
+}
+
 bool spill_begin(struct snapshots *sn, struct entry *e)
 {
     if (!sn->tier || !blob_room(sn, e))
         return false;
-    if (++e->generation == 0) /* a key is never 0 */
-        e->generation = 1;
-    uint64_t key = (uint64_t)e->generation << 32 | id_of(sn, e);
+    uint64_t key = key_new(sn, e);
     if (!tier_put(sn->tier, key, e->slot))
         return false;
     e->key = key;
@@ -55,11 +64,19 @@ static void spill_end(struct snapshots *sn, struct entry *e)
     sn->n_transfers--;
 }
 
-void spill_cancel(struct snapshots *sn, struct entry *e)
+void blob_drop(struct snapshots *sn, struct entry *e)
 {
-    tier_drop(sn->tier, e->key);
+    if (!tier_drop(sn->tier, e->key)) {
+        sn->lingering[e->slot]++;
+        sn->n_lingering++;
+    }
     e->key = 0;
     sn->n_blobs--;
+}
+
+void spill_cancel(struct snapshots *sn, struct entry *e)
+{
+    blob_drop(sn, e);
     spill_end(sn, e);
     if (e->session)
         rank_settle(sn, e);
@@ -77,7 +94,7 @@ static void spill_over(struct snapshots *sn, struct entry *e, enum tier_outcome 
     e->stored = e->key;
     e->state = SNAPSHOT_TIERED;
     index_snapshot_move(sn->index, id_of(sn, e), NO_SLOT, e->key);
-    pool_unpublish(&sn->slots, e->slot);
+    slot_let_go(sn, e->slot);
     sn->n_in_tree[TIER_SLOTS]--;
     sn->n_in_tree[TIER_BLOBS]++;
     sn->counters->snapshot_spills++;
@@ -114,7 +131,7 @@ int spill_look(const struct snapshots *sn, struct spill *s)
 
 /* ---- up ---------------------------------------------------------------------------------- */
 
-int snapshot_fetch(struct snapshots *sn, uint32_t id, bool *begun)
+int snapshot_fetch(struct snapshots *sn, uint32_t id, bool *begun, uint64_t *began_ns)
 {
     struct entry *e = &sn->entry[id];
     assert(e->holds);
@@ -128,7 +145,7 @@ int snapshot_fetch(struct snapshots *sn, uint32_t id, bool *begun)
     }
     if (*begun)
         return STATUS_EIO; /* what we waited for is over, and it is not here */
-    switch (snapshots_make_room(sn)) {
+    switch (snapshots_make_room(sn, began_ns)) {
     case ROOM_NO:
         return STATUS_ENOSPC;
     case ROOM_SOON:
@@ -163,9 +180,7 @@ static void fetch_over(struct snapshots *sn, struct entry *e, enum tier_outcome 
         return;
     }
     pool_publish(&sn->slots, e->slot);
-    tier_drop(sn->tier, e->key);
-    e->key = 0;
-    sn->n_blobs--;
+    blob_drop(sn, e);
     e->state = SNAPSHOT_RESIDENT;
     if (!e->session)
         return;
@@ -178,13 +193,24 @@ static void fetch_over(struct snapshots *sn, struct entry *e, enum tier_outcome 
 
 /* ---- what is over --------------------------------------------------------------------------- */
 
+static void linger_over(struct snapshots *sn, uint32_t slot)
+{
+    sn->n_lingering--;
+    if (--sn->lingering[slot] == 0 && sn->slots.state[slot] == PAGE_INFLIGHT)
+        pool_ditch(&sn->slots, slot);
+}
+
 bool snapshots_step(struct snapshots *sn)
 {
     struct tier_over over;
     unsigned n = 0;
-    if (!sn->tier || sn->n_transfers == 0)
+    if (!sn->tier || (sn->n_transfers == 0 && sn->n_lingering == 0))
         return false;
     bool more = tier_step(sn->tier, &over, &n);
+    if (n && over.outcome == TIER_DROPPED) {
+        linger_over(sn, over.slot);
+        return true;
+    }
     uint32_t id = (uint32_t)over.key;
     if (n == 0 || id == 0 || id > sn->max)
         return more;

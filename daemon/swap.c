@@ -83,8 +83,9 @@ static bool tables_init(struct swap *sw)
         struct swap_store *s = &sw->store[k];
         s->fact = calloc(s->n_slots + 1ull, sizeof *s->fact);
         s->retired = calloc(s->n_slots / 64 + 1ull, sizeof *s->retired);
+        s->unretired = calloc(s->n_slots / 64 + 1ull, sizeof *s->unretired);
         sw->slots[k] = slots_new(s);
-        whole &= s->fact && s->retired && sw->slots[k];
+        whole &= s->fact && s->retired && s->unretired && sw->slots[k];
     }
     list_init(&sw->spare);
     sw->scanning = true;
@@ -108,6 +109,7 @@ static void swap_free_all(struct swap *sw)
         store_slots_free(sw->slots[k]);
         free(sw->store[k].fact);
         free(sw->store[k].retired);
+        free(sw->store[k].unretired);
     }
     for (unsigned p = 0; p < sw->config.n_paths; p++)
         free((char *)(uintptr_t)sw->config.path[p]);
@@ -308,26 +310,28 @@ static void have_grown(struct swap *sw)
 }
 
 /* The eventfd may be written a little after the note that it announces has been taken. So it is
- * emptied by count, and no system call is made where nobody has written. */
-static void empty_fd(struct swap *sw)
+ * emptied by count, and no system call is made where nobody has written. False: nobody has. */
+static bool empty_fd(struct swap *sw)
 {
     struct swap_channel *c = &sw->answers;
     uint32_t wakes = shm_load_acquire(&c->wakes);
     if (wakes == sw->wakes_seen)
-        return;
+        return false;
     sw->wakes_seen = wakes;
     uint64_t count;
     ssize_t n = read(c->fd, &count, sizeof count);
     (void)n; /* the last reading took this one too */
+    return true;
 }
 
-/* The next note, else false, with the eventfd asked for. */
+/* The next note, else false, with the eventfd asked for. What was written to it may announce a note
+ * that came after our look: then it is asked for anew, and we look again. */
 static bool next_note(struct swap *sw, struct swap_note *note)
 {
     struct swap_channel *c = &sw->answers;
     while (ring_peek(&c->r, note) != RING_OK) {
-        empty_fd(sw);
-        if (sw->armed)
+        bool written = empty_fd(sw);
+        if (sw->armed && !written)
             return false;
         doze_begin(&c->doze); /* DOZE-1 is in it: look once more */
         sw->armed = true;
@@ -374,6 +378,7 @@ struct swap_facts swap_facts(const struct swap *sw)
         .bytes_read = shm_load(&f->bytes_read),
         .bytes_written = shm_load(&f->bytes_written),
         .late = shm_load(&f->late),
+        .foreign = f->foreign,
         .in_flight = shm_load(&f->in_flight),
         .uring = shm_load(&f->uring),
         .growing = shm_load(&f->growing),

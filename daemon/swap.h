@@ -42,9 +42,9 @@ struct swap_store_config {
     uint64_t record_bytes;      /* of a piece, as the pool holds it */
     uint32_t body_bytes;        /* of a header's body at most, struct body_prefix included */
     uint8_t fingerprint[32];
-    uint8_t *pool[16];     /* of each device: record i at pool[d] + i * stride. For direct transfers
-                              aligned, and the stride padded, to what the device wants (512, 4096);
-                              otherwise they go through the page cache, with one line */
+    uint8_t *pool[16]; /* of each device: record i at pool[d] + i * stride. For direct transfers
+                          aligned, and the stride padded, to what the device wants (512, 4096);
+                          otherwise they go through the page cache, with one line */
     uint64_t stride;
     uint64_t pool_records; /* how many of them: what may be registered */
 };
@@ -87,7 +87,8 @@ uint32_t swap_free(const struct swap *sw, enum swap_store_kind store);
 /* A run of up to n free slots of one file, in turn from each file; 0: there is none. */
 uint32_t swap_slots_take(struct swap *sw, enum swap_store_kind store, uint32_t n, uint32_t *slot);
 void swap_slot_give(struct swap *sw, enum swap_store_kind store, uint32_t slot);
-/* A record of the scan is kept: its slot is not free when the scan is over. */
+/* A record of the scan is kept: its slot is not free when the scan is over, unless it is given
+ * back. */
 void swap_slot_used(struct swap *sw, enum swap_store_kind store, uint32_t slot);
 
 /* ---- orders ---- */
@@ -150,7 +151,8 @@ bool swap_scanning(const struct swap *sw);
 struct swap_facts {
     uint64_t reads, writes, errors; /* records, since the start; errors: FAILED and CORRUPT */
     uint64_t bytes_read, bytes_written;
-    uint64_t late; /* completions of operations that were over: counted and ignored */
+    uint64_t late;    /* completions of operations that were over: counted and ignored */
+    uint32_t foreign; /* files that are not ours: left alone, so their paths are not in use */
     uint32_t in_flight;
     bool uring;
     bool growing; /* there are fewer slots than it wants, and it could have more */

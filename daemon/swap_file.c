@@ -1,10 +1,10 @@
 /*
  * swap_file.c - opening the disk tier's files, their superblocks, and headers' checksums.
  *
- * Locks. Two locks on a file, on open descriptions of their own:
- *   lock_fd   flock: goes with the process. Held by another: another daemon lives.
- *   fd        an OFD lock on the description that the ring registers: goes when the last operation
- * of a killed daemon is over, which is after its death. It is waited for, a bounded time.
+ * A file is locked on the open description that the ring registers: so the lock of a daemon that
+ * was killed goes when its last operation is over, which is after its death. It is waited for, a
+ * bounded time; whoever has it then is another daemon. One lock and no more: on NFS, two of one
+ * process, on descriptions of their own, would shut each other out.
  */
 #include "daemon/log.h"
 #include "daemon/swap_private.h"
@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -22,7 +21,7 @@
 
 enum {
     EXTENT_SLOTS_MAX = 2048, /* headers of about a MiB */
-    LOCK_WAIT_MS = 10 * 1000,
+    LOCK_WAIT_MS = 5 * 1000,
     LOCK_LOOK_MS = 10,
     LOCK_SAY_MS = 200,
 };
@@ -75,6 +74,11 @@ int file_write(int fd, const void *from, size_t n, uint64_t offset, int flags)
     return 0;
 }
 
+int file_promise(const struct swap_file *f, const void *from, size_t n, uint64_t offset)
+{
+    return f->sick ? -EIO : file_write(f->fd, from, n, offset, RWF_DSYNC);
+}
+
 /* ---- headers ---- */
 
 static uint64_t header_checksum(const struct slot_header *h)
@@ -110,9 +114,9 @@ int super_write(struct swap_file *f)
 {
     f->super.sequence++;
     f->super.checksum = super_checksum(&f->super);
-    int error = file_write(f->fd, &f->super, sizeof f->super, 0, RWF_DSYNC);
+    int error = file_promise(f, &f->super, sizeof f->super, 0);
     if (!error)
-        error = file_write(f->fd, &f->super, sizeof f->super, SWAP_SUPERBLOCK, RWF_DSYNC);
+        error = file_promise(f, &f->super, sizeof f->super, SWAP_SUPERBLOCK);
     if (error)
         f->owed = true;
     return error;
@@ -120,8 +124,7 @@ int super_write(struct swap_file *f)
 
 int head_write(struct swap_file *f)
 {
-    int error =
-        file_write(f->fd, f->flushes->record, sizeof f->flushes->record, SWAP_FLUSHES, RWF_DSYNC);
+    int error = file_promise(f, f->flushes->record, sizeof f->flushes->record, SWAP_FLUSHES);
     if (!error)
         error = super_write(f);
     f->owed = error != 0;
@@ -194,16 +197,17 @@ static bool same_file(int fd, const char *name)
     return !fstat(fd, &a) && !stat(name, &b) && a.st_ino == b.st_ino && a.st_dev == b.st_dev;
 }
 
-static bool lock_io(struct swap_file *f, char *why, size_t n_why)
+static bool lock(struct swap_file *f, char *why, size_t n_why)
 {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     for (unsigned ms = 0; fcntl(f->fd, F_OFD_SETLK, &whole); ms += LOCK_LOOK_MS) {
         if (errno != EAGAIN && errno != EACCES)
             return fail_errno(why, n_why, f->name, "locked");
         if (ms == LOCK_SAY_MS)
-            log_info("%s: waiting for the last operations of a daemon that was killed", f->name);
+            log_info("%s: waiting for another daemon, or the last operations of a killed one",
+                     f->name);
         if (ms >= LOCK_WAIT_MS)
-            return fail(why, n_why, f->name, "is still written by a daemon that was killed");
+            return fail(why, n_why, f->name, "is used by another daemon");
         nanosleep(&(struct timespec){.tv_nsec = LOCK_LOOK_MS * 1000 * 1000}, NULL);
     }
     return true;
@@ -211,22 +215,13 @@ static bool lock_io(struct swap_file *f, char *why, size_t n_why)
 
 static bool open_locked(struct swap_file *f, char *why, size_t n_why)
 {
-    const int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-    f->lock_fd = open(f->name, flags | O_CREAT, 0600);
-    if (f->lock_fd < 0)
-        return fail_errno(why, n_why, f->name, "opened");
-    if (flock(f->lock_fd, LOCK_EX | LOCK_NB)) {
-        if (errno == EWOULDBLOCK)
-            return fail(why, n_why, f->name, "is used by another daemon");
-        return fail_errno(why, n_why, f->name, "locked");
-    }
-    f->fd = open(f->name, flags);
+    f->fd = open(f->name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (f->fd < 0)
         return fail_errno(why, n_why, f->name, "opened");
-    if (!same_file(f->fd, f->name) || !same_file(f->lock_fd, f->name))
-        return fail(why, n_why, f->name, "was replaced while it was opened");
-    if (!lock_io(f, why, n_why))
+    if (!lock(f, why, n_why))
         return false;
+    if (!same_file(f->fd, f->name))
+        return fail(why, n_why, f->name, "was replaced while it was opened");
     /* Headers are read as they are asked for: no reading ahead into payload. */
     (void)posix_fadvise(f->fd, 0, 0, POSIX_FADV_RANDOM);
     return true;
@@ -449,8 +444,11 @@ static bool file_open(struct swap *sw, struct swap_store *s, struct swap_file *f
     *found = FOUND_FOREIGN;
     int error = S_ISREG(st.st_mode) ? look_into(s, f, (uint64_t)st.st_size, found) : 0;
     if (!error && *found == FOUND_FOREIGN) {
-        log_warning("%s is not a file of prefixd: it is left alone, and not used; move it away",
-                    f->name);
+        log_warning(
+            "--swap: %s is not a file of prefixd: it is left alone, and this path is not in "
+            "use; move it away and start prefixd again",
+            f->name);
+        sw->facts.foreign++;
         return true;
     }
     if (!error && (*found == FOUND_OTHER || *found == FOUND_DAMAGED))
@@ -468,11 +466,10 @@ static bool file_open(struct swap *sw, struct swap_store *s, struct swap_file *f
 
 static void file_close(struct swap_file *f)
 {
-    for (int i = 0; i < 3; i++) {
-        int fd = i == 0 ? f->direct_fd : i == 1 ? f->fd : f->lock_fd;
-        if (fd >= 0)
-            close(fd);
-    }
+    if (f->direct_fd >= 0)
+        close(f->direct_fd);
+    if (f->fd >= 0)
+        close(f->fd);
     free(f->flushes);
     free(f->probe);
     free(f->name);
@@ -481,8 +478,7 @@ static void file_close(struct swap_file *f)
 static bool file_begin(struct swap_file *f, enum swap_store_kind kind, const char *path,
                        uint64_t budget)
 {
-    *f = (struct swap_file){
-        .store = kind, .lock_fd = -1, .fd = -1, .direct_fd = -1, .align = 1, .budget = budget};
+    *f = (struct swap_file){.store = kind, .fd = -1, .direct_fd = -1, .align = 1, .budget = budget};
     f->flushes = calloc(1, sizeof *f->flushes);
     f->probe = aligned_alloc(SWAP_ALIGN, SWAP_ALIGN);
     if (asprintf(&f->name, "%s/%s.prefixd", path, store_names[kind]) < 0)

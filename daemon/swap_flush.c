@@ -152,7 +152,7 @@ int flush_write(struct swap_file *f, const uint64_t space[2], uint64_t generatio
     struct flush_record *r = &l->record[i];
     *r = (struct flush_record){.space = {space[0], space[1]}, .generation = generation};
     r->checksum = record_checksum(r);
-    int error = file_write(f->fd, r, sizeof *r, SWAP_FLUSHES + i * sizeof *r, RWF_DSYNC);
+    int error = file_promise(f, r, sizeof *r, SWAP_FLUSHES + i * sizeof *r);
     if (error)
         f->owed = true;
     find_anew(l); /* it counts from now on, written or owed */

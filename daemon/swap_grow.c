@@ -153,23 +153,39 @@ void grow_over(struct swap *sw, struct op *op, int error)
 
 /* ---- all of it ---- */
 
+static bool retire_unretired(struct swap *sw, struct swap_file *f)
+{
+    const struct swap_store *s = &sw->store[f->store];
+    uint32_t end = f->first_slot + f->n_slots;
+    for (uint32_t slot = f->first_slot; f->unretired && slot < end; slot++)
+        if (s->unretired[slot / 64] >> slot % 64 & 1 && slot_retire(sw, f, slot))
+            return false;
+    return true;
+}
+
+bool pay_owed(struct swap *sw, struct swap_file *f)
+{
+    return (!f->owed || !head_write(f)) && retire_unretired(sw, f);
+}
+
 static void retry(struct swap *sw, struct swap_file *f)
 {
     if (sw->now_ns < f->retry_ns)
         return;
-    if (f->sick && !f->probing)
-        probe_send(sw, f, PROBE_WRITE);
-    if (f->owed && !f->sick) {
-        f->retry_ns = sw->now_ns + PROBE_NS;
-        if (!head_write(f))
-            log_info("%s: what was owed is written", f->name);
+    if (f->sick) {
+        if (!f->probing)
+            probe_send(sw, f, PROBE_WRITE);
+        return;
     }
+    f->retry_ns = sw->now_ns + PROBE_NS;
+    if (pay_owed(sw, f))
+        log_info("%s: what was owed is written", f->name);
 }
 
 void background_step(struct swap *sw)
 {
     for (unsigned i = 0; i < sw->n_files; i++)
-        if (sw->file[i].sick || sw->file[i].owed)
+        if (sw->file[i].sick || sw->file[i].owed || sw->file[i].unretired)
             retry(sw, &sw->file[i]);
     for (unsigned k = 0; !sw->growing && k < sw->n_files; k++) {
         struct swap_file *f = &sw->file[sw->grow_next++ % sw->n_files];

@@ -43,8 +43,7 @@ struct swap_file {
     char *name;
     enum swap_store_kind store;
     unsigned index; /* among all files: its descriptors in the engine are 2 x index, + 1 direct */
-    int lock_fd;    /* says that a daemon lives */
-    int fd;         /* headers and all that is small; its lock says that I/O may be under way */
+    int fd;         /* headers and all that is small; locked */
     int direct_fd;  /* payload; -1: none */
     bool direct;    /* false: payload through fd too */
     uint32_t align; /* of direct transfers */
@@ -57,8 +56,9 @@ struct swap_file {
     uint32_t extent_headers; /* bytes, padded */
     struct superblock super;
     struct flushes *flushes;
-    bool owed; /* superblocks or flush records could not be written: they will be */
-    bool full; /* growth waits */
+    bool owed;          /* superblocks or flush records could not be written: they will be */
+    uint32_t unretired; /* slots whose retirement could not: the same */
+    bool full;          /* growth waits */
     bool sick, probing;
     uint8_t *probe;    /* a block for it */
     unsigned errors;   /* in a row */
@@ -82,14 +82,15 @@ struct swap_store {
     unsigned n_files;
     uint32_t n_slots;
     struct slot_fact *fact; /* swap thread */
-    uint64_t *retired; /* a bit a slot: swap thread until the scan is over, then index thread */
+    uint64_t *retired;   /* a bit a slot: swap thread until the scan is over, then index thread */
+    uint64_t *unretired; /* a bit a slot that is to be retired yet: swap thread */
 };
 
 /* ---- orders ---- */
 
 struct job {
-    struct swap_order order; /* must be first */
-    struct list alive; /* WRITE: from its beginning to its answer */
+    struct swap_order order;         /* must be first */
+    struct list alive;               /* WRITE: from its beginning to its answer */
     struct list issue, header, hash; /* while there is work of that kind */
     uint8_t *staging; /* SWAP_BATCH headers with their bodies, as they stand on disk */
     uint32_t room;    /* bytes of staging */
@@ -240,6 +241,8 @@ uint64_t swap_now_ns(void);
 /* All of it, short transfers and EINTR seen to. 0 or -errno; -ENODATA: the file ends before. */
 int file_read(int fd, void *to, size_t n, uint64_t offset);
 int file_write(int fd, const void *from, size_t n, uint64_t offset, int flags);
+/* Synchronized, which may take its time; a sick file is not waited for: -EIO. */
+int file_promise(const struct swap_file *f, const void *from, size_t n, uint64_t offset);
 
 bool files_open(struct swap *sw, char *why, size_t n_why);
 /* No operation is under way any more. */
@@ -291,6 +294,8 @@ void job_answer(struct swap *sw, struct job *j);
 void record_over(struct swap *sw, struct job *j, unsigned r, enum swap_status status);
 void payload_over(struct swap *sw, struct job *j, unsigned r);
 void header_over(struct swap *sw, struct job *j, unsigned r, int error);
+/* 0 or -errno: the old header may still be there. */
+int slot_retire(struct swap *sw, struct swap_file *f, uint32_t slot);
 
 /* ---- swap_transfer.c ---- */
 
@@ -306,6 +311,8 @@ void transfers_issue(struct swap *sw);
 /* ---- swap_grow.c ---- */
 
 void background_step(struct swap *sw);
+/* Promises that could not be kept so far. False: some still cannot. */
+bool pay_owed(struct swap *sw, struct swap_file *f);
 void grow_over(struct swap *sw, struct op *op, int error);
 void probe_over(struct swap *sw, struct op *op, int error);
 void file_error(struct swap *sw, struct swap_file *f, int error);

@@ -220,7 +220,13 @@ uint32_t swap_slots_take(struct swap *sw, enum swap_store_kind store, uint32_t n
 
 void swap_slot_give(struct swap *sw, enum swap_store_kind store, uint32_t slot)
 {
-    struct file_slots *f = slots_file(sw->slots[store], slot);
+    struct slots *l = sw->slots[store];
+    struct file_slots *f = slots_file(l, slot);
+    if (l->used) { /* found by the scan, and no longer kept */
+        check(bit_get(l->used, slot), "was not found", slot);
+        l->used[slot / 64] &= ~(1ull << slot % 64);
+        return;
+    }
     check(slot - f->first < f->known && !bit_get(f->free, slot - f->first), "was free", slot);
     set_free(f, slot - f->first);
     tell_taken(sw, store);

@@ -233,6 +233,27 @@ static void flush_order(struct swap *sw, struct job *j)
     job_answer(sw, j);
 }
 
+int slot_retire(struct swap *sw, struct swap_file *f, uint32_t slot)
+{
+    struct swap_store *s = &sw->store[f->store];
+    uint32_t local = slot - f->first_slot;
+    uint64_t bit = 1ull << slot % 64, *unretired = &s->unretired[slot / 64];
+    struct slot_header h = {.magic = RETIRED_MAGIC,
+                            .generation = sw->highest_generation ? sw->highest_generation : 1,
+                            .file_id = {f->super.file_id[0], f->super.file_id[1]},
+                            .slot = local};
+    header_seal(&h);
+    int error = file_promise(f, &h, sizeof h, header_offset(s, f, local));
+    f->unretired -= (*unretired & bit) != 0;
+    f->unretired += error != 0;
+    *unretired = error ? *unretired | bit : *unretired & ~bit;
+    if (error) /* the old header is there: a flush record may still be needed for it */
+        f->retry_ns = sw->now_ns + PROBE_NS;
+    else
+        s->fact[slot].generation = 0;
+    return error;
+}
+
 static void retire_order(struct swap *sw, struct job *j)
 {
     struct swap_store *s = &sw->store[j->order.store];
@@ -240,19 +261,11 @@ static void retire_order(struct swap *sw, struct job *j)
     for (uint32_t i = 0; i < j->order.n; i++) {
         struct swap_record *r = &j->order.record[i];
         struct swap_file *f = file_of(s, r->slot);
-        uint32_t local = r->slot - f->first_slot;
-        struct slot_header h = {.magic = RETIRED_MAGIC,
-                                .generation = sw->highest_generation ? sw->highest_generation : 1,
-                                .file_id = {f->super.file_id[0], f->super.file_id[1]},
-                                .slot = local};
-        header_seal(&h);
-        int error = file_write(f->fd, &h, sizeof h, header_offset(s, f, local), RWF_DSYNC);
+        int error = slot_retire(sw, f, r->slot);
         r->status = error ? SWAP_FAILED : SWAP_GOOD;
-        if (error) { /* the old header may still be there */
+        if (error) { /* it is tried again, as a flush is */
             j->order.status = SWAP_FAILED;
             file_error(sw, f, -error);
-        } else {
-            s->fact[r->slot].generation = 0;
         }
     }
     job_answer(sw, j);
@@ -386,7 +399,7 @@ static bool wants_look(const struct swap *sw)
     bool wants = sw->n_free_op != sw->n_ops;
     for (unsigned i = 0; i < sw->n_files; i++) {
         const struct swap_file *f = &sw->file[i];
-        wants |= f->sick || f->owed || f->full;
+        wants |= f->sick || f->owed || f->unretired || f->full;
     }
     return wants;
 }
@@ -455,6 +468,8 @@ static void drain(struct swap *sw)
 static void swap_end(struct swap *sw)
 {
     drain(sw);
+    for (unsigned i = 0; i < sw->n_files; i++)
+        (void)pay_owed(sw, &sw->file[i]);
     if (idle(sw)) {
         sw->engine->ops->free(sw->engine);
         files_unlock(sw);

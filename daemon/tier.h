@@ -6,9 +6,11 @@
  * one is over. The slot belongs to the transfer until then.
  *
  *   tier_memory.c   blobs in the daemon's own memory, gone with it
+ *   disk_state.c    blobs on disk, which a restart finds again
  *
  * Three outcomes that nobody may mix up: a blob that is proven gone (MISS), one that cannot be read
- * now (ERROR), and a put that was refused (false: nothing happened).
+ * now (ERROR), and a put that was refused (false: nothing happened). A fourth, DROPPED, is only for
+ * the slot: a device still read or wrote it when its transfer was dropped, and has ended now.
  */
 #ifndef DAEMON_TIER_H
 #define DAEMON_TIER_H
@@ -16,10 +18,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum tier_outcome { TIER_DONE, TIER_MISS, TIER_ERROR };
+enum tier_outcome { TIER_DONE, TIER_MISS, TIER_ERROR, TIER_DROPPED };
 
 struct tier_over {
     uint64_t key;
+    uint32_t slot;
     enum tier_outcome outcome;
 };
 
@@ -30,9 +33,10 @@ struct tier {
 struct tier_ops {
     bool (*put)(struct tier *t, uint64_t key, uint32_t slot);
     bool (*get)(struct tier *t, uint64_t key, uint32_t slot); /* false: it cannot be read now */
-    /* Forget the blob, or the transfer of it that is under way: then its slot is free at once, and
-     * no outcome comes. An unknown key is fine. */
-    void (*drop)(struct tier *t, uint64_t key);
+    /* Forget the blob, and the transfer of it that is under way. True: no outcome comes. False: the
+     * transfer cannot be called back; its slot is in use until its outcome comes, DROPPED. An
+     * unknown key is fine. */
+    bool (*drop)(struct tier *t, uint64_t key);
     /* A slice of work. *n_over outcomes, at most one; true: there is more to do. */
     bool (*step)(struct tier *t, struct tier_over *over, unsigned *n_over);
     void (*free)(struct tier *t);
@@ -48,9 +52,9 @@ static inline bool tier_get(struct tier *t, uint64_t key, uint32_t slot)
     return t->ops->get(t, key, slot);
 }
 
-static inline void tier_drop(struct tier *t, uint64_t key)
+static inline bool tier_drop(struct tier *t, uint64_t key)
 {
-    t->ops->drop(t, key);
+    return t->ops->drop(t, key);
 }
 
 static inline bool tier_step(struct tier *t, struct tier_over *over, unsigned *n_over)

@@ -76,16 +76,17 @@ static bool memory_get(struct tier *t, uint64_t key, uint32_t slot)
     return true;
 }
 
-static void memory_drop(struct tier *t, uint64_t key)
+static bool memory_drop(struct tier *t, uint64_t key)
 {
     struct tier_memory *m = (struct tier_memory *)t;
     struct blob **link = link_to(m, key), *b = *link;
     if (!b)
-        return;
+        return true;
     *link = b->chain;
     list_remove(&b->line);
     b->chain = m->free;
     m->free = b;
+    return true;
 }
 
 static uint64_t room_bytes(const struct tier_memory *m)
@@ -122,7 +123,7 @@ static bool memory_step(struct tier *t, struct tier_over *over, unsigned *n_over
     if (b->moved == room_bytes(m)) {
         b->whole = true;
         list_remove(&b->line);
-        *over = (struct tier_over){b->key, TIER_DONE};
+        *over = (struct tier_over){b->key, b->slot, TIER_DONE};
         *n_over = 1;
     }
     return true;

@@ -36,11 +36,11 @@
 
 /* Slots that hold nothing, or that a lease has reserved. How spilled snapshots came to an end other
  * than in a fetch or pfx_snapshot_forget: a new save stands in their place; their session's next
- * tail or sibling; their prefix left, or the tier was full. */
+ * tail or sibling; their prefix left, or the tier was full. And those that a restart found. */
 #define DETAILS(C)                                                                                \
     C(slots_free, G) C(slots_private, G) C(snapshot_displaced, T)                                 \
-    C(tier_resaved, T) C(tier_swept, T) C(tier_dropped, T)                                        \
-    C(disk_in_flight, G) C(disk_uring, G) C(disk_healthy, G)
+    C(tier_resaved, T) C(tier_swept, T) C(tier_dropped, T) C(tier_restored, T)                    \
+    C(disk_in_flight, G) C(disk_uring, G) C(disk_healthy, G) C(disk_unused_files, G)
 
 struct counters {
 #define COUNTER_FIELD(name, kind) uint64_t name;

@@ -119,6 +119,18 @@ static void dir_note(const char *dir, bool used)
         }
 }
 
+bool on_disk(void)
+{
+    return getenv("PREFIXD_TEST_DISK") != NULL;
+}
+
+void temp_dir(char dir[64])
+{
+    strcpy(dir, "/tmp/prefixd-test-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    dir_note(dir, true);
+}
+
 static void spawn(struct host *h, const char *const *options)
 {
     int out[2];
@@ -146,9 +158,7 @@ static void spawn(struct host *h, const char *const *options)
 void host_start(struct host *h, const char *const *options)
 {
     memset(h, 0, sizeof *h);
-    strcpy(h->dir, "/tmp/prefixd-test-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(h->dir));
-    dir_note(h->dir, true);
+    temp_dir(h->dir);
     snprintf(h->socket, sizeof h->socket, "%s/s", h->dir);
     char log[80];
     snprintf(log, sizeof log, "%s/log", h->dir);

@@ -62,6 +62,12 @@ void host_start(struct host *h, const char *const *options);
 /* The usual small one: n blocks of block_tokens tokens, 64 bytes a block. */
 void host_small(struct host *h, unsigned n_blocks, unsigned block_tokens);
 
+/* A new directory for files alone, which goes when the test's process ends. */
+void temp_dir(char dir[64]);
+
+/* $PREFIXD_TEST_DISK: tests whose daemons have a lower tier are run once more with it on disk. */
+bool on_disk(void);
+
 void host_stop(struct host *h); /* SIGTERM; it must exit 0 and leave no socket */
 void host_kill(struct host *h); /* SIGKILL */
 void host_again(struct host *h, const char *const *options); /* another one at the same socket */

@@ -1,7 +1,18 @@
 #include "tests/states.h"
 
+#include "daemon/disk.h"
+
 #include <stdio.h>
 #include <string.h>
+
+/* Nothing is spilled before. */
+static void scan_over(struct host *h)
+{
+    struct worker w;
+    worker_open(&w, h, NULL);
+    EVENTUALLY(20000, counters(&w).disk_scan_done);
+    worker_close(&w);
+}
 
 void host_states(struct host *h, unsigned n_blocks, unsigned bt, unsigned n_slots, unsigned n_tier)
 {
@@ -10,9 +21,35 @@ void host_states(struct host *h, unsigned n_blocks, unsigned bt, unsigned n_slot
     snprintf(tokens, sizeof tokens, "%u", bt);
     snprintf(slots, sizeof slots, "%u", n_slots);
     snprintf(bytes, sizeof bytes, "%d", STATE_BYTES);
+    const char *options[] = {"--blocks",
+                             blocks,
+                             "--block-tokens",
+                             tokens,
+                             "--block-bytes",
+                             "64",
+                             "--snapshots",
+                             slots,
+                             "--snapshot-bytes",
+                             bytes,
+                             "--snapshot-swap",
+                             swap,
+                             NULL,
+                             NULL,
+                             NULL};
+    if (on_disk() && n_tier) {
+        char dir[64], path[80];
+        temp_dir(dir);
+        snprintf(path, sizeof path, "%s:4M", dir);
+        options[12] = "--swap";
+        options[13] = path;
+        snprintf(swap, sizeof swap, "%llu",
+                 (unsigned long long)swap_file_bytes(STATE_BYTES, 1, state_body_room(bt), n_tier));
+        host_start(h, options);
+        scan_over(h);
+        return;
+    }
     snprintf(swap, sizeof swap, "%u", n_tier * STATE_BYTES);
-    HOST_START(h, "--blocks", blocks, "--block-tokens", tokens, "--block-bytes", "64",
-               "--snapshots", slots, "--snapshot-bytes", bytes, "--snapshot-swap", swap);
+    host_start(h, options);
 }
 
 /* ---- bytes ------------------------------------------------------------------------- */

@@ -15,7 +15,8 @@
 
 enum { STATE_PARTS = 3, STATE_BYTES = 192, SLOTS_MAX = 64 };
 
-/* As host_small, with slots of 192 bytes, and room for n_tier spilled ones. */
+/* As host_small, with slots of 192 bytes, and room for n_tier spilled ones: in memory, or
+ * on_disk(). */
 void host_states(struct host *h, unsigned n_blocks, unsigned bt, unsigned n_slots, unsigned n_tier);
 
 /* ---- bytes ---- */

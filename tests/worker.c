@@ -238,7 +238,8 @@ uint32_t evict(struct worker *w, uint32_t n)
 {
     struct pfx_evicted e = {.size = sizeof e};
     REQUIRE(pfx_evict(w->c, n, &e) >= 0);
-    REQUIRE_EQ(e.freed_blocks, e.removed_blocks);
+    if (!on_disk()) /* there a block may only move */
+        REQUIRE_EQ(e.freed_blocks, e.removed_blocks);
     step(w);
     return e.freed_blocks;
 }

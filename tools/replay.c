@@ -71,6 +71,7 @@ static const struct option_row options[] = {
      "kill the private daemon (SIGKILL) after so much of the requests, and start it again"},
     DAEMON("swap", "PATH:SIZE", "a disk tier below its pool; repeatable"),
     DAEMON("swap-write", "evict|insert", "when blocks are written"),
+    DAEMON("swap-admit", "N", "write only blocks that were seen N times"),
     DAEMON("swap-depth", "N", "transfers under way at once"),
     DAEMON("config", "FILE", "configuration file"),
     DAEMON("log-level", "LEVEL", "of its log"),

@@ -66,11 +66,15 @@ static void show_disk(uint32_t n_disk, const struct counters *c)
     typedef unsigned long long ull;
     printf(
         "disk          %llu of at most %u blocks in %llu slots that exist%s; %s, %llu under way; "
-        "read %llu, written %llu, errors %llu%s\n",
+        "read %llu, written %llu, errors %llu%s",
         (ull)c->disk_used, n_disk, (ull)c->disk_ready_blocks,
         c->disk_scan_done ? "" : ", looking for more", c->disk_uring ? "io_uring" : "threads",
         (ull)c->disk_in_flight, (ull)c->disk_read_blocks, (ull)c->disk_written_blocks,
         (ull)c->disk_errors, c->disk_healthy ? "" : "; unhealthy: no writes, reads fail");
+    if (c->disk_unused_files)
+        printf("\n              %llu file%s not ours and not in use: see the log of prefixd",
+               (ull)c->disk_unused_files, c->disk_unused_files == 1 ? " is" : "s are");
+    putchar('\n');
 }
 
 static void show(const struct tool *t, const struct daemon_index *di, const struct counters *c)

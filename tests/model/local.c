@@ -16,6 +16,7 @@ static void make_index(struct local *x, const struct model_config *config, uint6
     struct daemon *d = &x->d;
     struct index_params p = {.block_tokens = config->block_tokens,
                              .n_blocks = config->n_blocks,
+                             .n_disk = config->n_disk,
                              .max_spaces = 8,
                              .max_snapshots = config->n_slots + config->n_tier,
                              .hash_seed = rng_next(&x->rng),
@@ -88,6 +89,7 @@ void local_free(void *self)
     struct local *x = self;
     for (int c = 0; c < CONNS; c++)
         REQUIRE(x->session[c] == NULL);
+    disk_stop(x->d.disk);
     leases_deinit(&x->d.leases);
     snapshots_free(x->d.snapshots);
     spaces_free(x->d.spaces);
@@ -262,34 +264,56 @@ static struct wire_completion lookup_fast(struct local *x, int conn,
     return c;
 }
 
-static struct wire_completion
-lookup_slow(struct local *x, int conn, const struct pfx_lookup_args *a, const struct index_query *q)
+/* Tokens [first, end) of a slow lookup; lease 0: the first of them. */
+static struct request slow_piece(struct local *x, int conn, const struct pfx_lookup_args *a,
+                                 uint64_t lease, uint64_t first, uint64_t end)
+{
+    uint32_t bt = x->d.header->params.block_tokens;
+    struct index_query q = local_query(a);
+    struct request rq = {.op = OP_LOOKUP_SLOW, .lease = lease};
+    rq.flags =
+        (uint16_t)((a->flags & (PFX_QUIET | PFX_FETCH)) | (end == a->n_tokens ? RF_LAST : 0) |
+                   (a->flags & PFX_NO_TAIL ? RF_NO_TAIL : 0));
+    rq.slow = (struct request_lookup_slow){
+        .space = a->space,
+        .session = a->session,
+        .n_tokens = (uint32_t)a->n_tokens,
+        .max_match = (uint32_t)limit_of(a),
+        .multiple = multiple_of(bt, a->match_multiple),
+        .snapshot_multiple = a->snapshot_multiple,
+        .piece = (uint32_t)(end - first),
+        .n_extras = write_piece(x, conn, &q, first, end),
+    };
+    return rq;
+}
+
+static struct wire_completion lookup_slow(struct local *x, int conn,
+                                          const struct pfx_lookup_args *a)
 {
     uint64_t bt = x->d.header->params.block_tokens, first = 0;
     struct wire_completion c = {0};
     do {
-        uint64_t piece = bt * (1 + rng_below(&x->rng, 8));
-        bool last = first + piece >= a->n_tokens;
-        if (last)
-            piece = a->n_tokens - first;
-        struct request rq = {.op = OP_LOOKUP_SLOW, .lease = c.status == ANSWER_MORE ? c.lease : 0};
-        rq.flags = (uint16_t)((a->flags & (PFX_QUIET | PFX_FETCH)) | (last ? RF_LAST : 0) |
-                              (a->flags & PFX_NO_TAIL ? RF_NO_TAIL : 0));
-        rq.slow = (struct request_lookup_slow){
-            .space = a->space,
-            .session = a->session,
-            .n_tokens = (uint32_t)a->n_tokens,
-            .max_match = (uint32_t)limit_of(a),
-            .multiple = multiple_of((uint32_t)bt, a->match_multiple),
-            .snapshot_multiple = a->snapshot_multiple,
-            .piece = (uint32_t)piece,
-            .n_extras = write_piece(x, conn, q, first, first + piece),
-        };
+        uint64_t end = first + bt * (1 + rng_below(&x->rng, 8));
+        end = end < a->n_tokens ? end : a->n_tokens;
+        struct request rq =
+            slow_piece(x, conn, a, c.status == ANSWER_MORE ? c.lease : 0, first, end);
         c = local_call(x, conn, &rq);
-        first += piece;
+        first = end;
     } while (c.status == ANSWER_MORE);
     REQUIRE(c.status != ANSWER_RETRY);
     return c;
+}
+
+bool local_request(struct local *x, int conn, const struct pfx_lookup_args *a, struct request *rq)
+{
+    struct index_query q = local_query(a);
+    struct index_found found;
+    if (!index_walk(index_view_of(x->d.index), a->space, &q,
+                    (uint32_t)(limit_of(a) / x->d.header->params.block_tokens), &found))
+        return false;
+    *rq = found.ask || rng_below(&x->rng, 2) ? slow_piece(x, conn, a, 0, 0, a->n_tokens)
+                                             : local_lookup_request(x, conn, a, &found);
+    return true;
 }
 
 /* ids of positions [0, n) of what the lease holds */
@@ -335,12 +359,12 @@ static int local_lookup(void *self, int conn, const struct pfx_lookup_args *a,
         rq.lookup.session = a->session;
         c = local_call(x, conn, &rq);
     } else if (rng_below(&x->rng, 2)) {
-        c = lookup_slow(x, conn, a, &q);
+        c = lookup_slow(x, conn, a);
     } else if (!index_walk(index_view_of(x->d.index), a->space, &q,
                            (uint32_t)(limit_of(a) / x->d.header->params.block_tokens), &found)) {
         return PFX_ENOENT;
     } else {
-        c = found.ask ? lookup_slow(x, conn, a, &q) : lookup_fast(x, conn, a, &found);
+        c = found.ask ? lookup_slow(x, conn, a) : lookup_fast(x, conn, a, &found);
     }
     if (c.status == 0)
         local_match(x, conn, &c, out);

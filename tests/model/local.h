@@ -40,6 +40,8 @@ struct index_query local_query(const struct pfx_lookup_args *a);
 /* What a lookup that found this place asks; tokens for the tail go to the arena. */
 struct request local_lookup_request(struct local *x, int conn, const struct pfx_lookup_args *a,
                                     const struct index_found *found);
+/* A lookup in one record, the fast way or the slow one; false: there is no such space. */
+bool local_request(struct local *x, int conn, const struct pfx_lookup_args *a, struct request *rq);
 /* The match of an answer; ids are read into x->ids. */
 void local_match(struct local *x, int conn, const struct wire_completion *c, struct pfx_match *out);
 

@@ -117,7 +117,7 @@ static bool trial_get(struct tier *t, uint64_t key, uint32_t slot)
     return true;
 }
 
-static void trial_drop(struct tier *t, uint64_t key)
+static bool trial_drop(struct tier *t, uint64_t key)
 {
     struct trial *x = trial_of(t);
     REQUIRE(key != 0);
@@ -127,6 +127,7 @@ static void trial_drop(struct tier *t, uint64_t key)
         b->key = 0;
     if (m)
         m->key = 0;
+    return true;
 }
 
 static enum tier_outcome end(struct trial *x, struct move *m)
@@ -165,7 +166,7 @@ static bool trial_step(struct tier *t, struct tier_over *over, unsigned *n_over)
     }
     if (n) {
         struct move *m = ready[rng_below(x->config.rng, n)];
-        *over = (struct tier_over){m->key, end(x, m)};
+        *over = (struct tier_over){m->key, m->slot, end(x, m)};
         *n_over = 1;
         m->key = 0;
     }

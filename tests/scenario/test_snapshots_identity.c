@@ -488,7 +488,8 @@ Suite *test_suite(void)
     tcase_add_test(t, e31_images_around_the_residue);
     tcase_add_test(t, e31_image_after_an_unaligned_depth);
     tcase_add_test(t, e123_a_tail_leaves_the_shared_anchor);
-    tcase_add_loop_test(t, e126_states_go_with_their_prefix, 0, 2);
+    if (!on_disk()) /* there a prefix is not gone when it is evicted */
+        tcase_add_loop_test(t, e126_states_go_with_their_prefix, 0, 2);
     tcase_add_test(t, e126_held_state_and_its_prefix);
     tcase_add_test(t, e126_blocks_without_a_state);
     tcase_add_test(t, e127_next_turn_finds_the_last_state);

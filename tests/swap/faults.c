@@ -42,7 +42,7 @@ static struct {
     struct fault_where random_where;
     struct rng rng;
     int sync_error;
-    unsigned sync_count;
+    unsigned sync_count, sync_calls;
     unsigned done;
     unsigned epoch; /* counts faults_clear: what hangs comes back */
     int uring_error, threads_error;
@@ -76,6 +76,14 @@ void faults_sync(int error, unsigned count)
     faults.sync_error = error;
     faults.sync_count = count;
     pthread_mutex_unlock(&faults.lock);
+}
+
+unsigned faults_sync_calls(void)
+{
+    pthread_mutex_lock(&faults.lock);
+    unsigned n = faults.sync_calls;
+    pthread_mutex_unlock(&faults.lock);
+    return n;
 }
 
 void faults_clear(void)
@@ -399,6 +407,7 @@ static int sync_fault(int flags)
 {
     int error = 0;
     pthread_mutex_lock(&faults.lock);
+    faults.sync_calls += flags != 0;
     if (flags && faults.sync_count) {
         faults.sync_count--;
         faults.done++;

@@ -44,6 +44,7 @@ void faults_plan(enum fault fault, struct fault_where where, unsigned skip, unsi
 void faults_random(unsigned faults, struct fault_where where, unsigned permille, uint64_t seed);
 /* Synchronized small writes (flushes, retirements, superblocks): the next `count` fail so. */
 void faults_sync(int error, unsigned count);
+unsigned faults_sync_calls(void); /* of these, how many there were at all, failed or not */
 void faults_clear(void);    /* what hangs comes back */
 unsigned faults_done(void); /* how many there were since faults_clear */
 /* io_uring or threads cannot be had: -errno. 0: they can. */

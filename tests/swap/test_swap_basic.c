@@ -297,6 +297,37 @@ START_TEST(idle)
 }
 END_TEST
 
+/* While answers come one by one, the descriptor is readable again for each that was not taken: one
+ * that comes between a look and the emptying of the descriptor too. Asked for nothing but it. */
+START_TEST(answers_are_announced)
+{
+    enum { OUT = 8, ANSWERS = 40000 / SLOW };
+    struct rig r;
+    struct written w;
+    begin(&r, _i, 4096, OUT, 16);
+    rig_start(&r);
+    rig_wait_ready(&r, STORE_BLOCKS, 16);
+    ck_assert_int_eq(rig_write(&r, 0, 0, &w), SWAP_GOOD);
+    for (uint32_t sent = 0, got = 0; got < ANSWERS;) {
+        for (; sent < ANSWERS && sent - got < OUT; sent++) {
+            struct swap_order *o = rig_order(&r, SWAP_READ, STORE_BLOCKS);
+            rig_add_read(o, w.slot, w.generation, sent % OUT);
+            swap_submit(r.sw, o);
+        }
+        struct swap_order *o = swap_take(r.sw);
+        if (o) {
+            REQUIRE(o->status == SWAP_GOOD);
+            swap_order_free(r.sw, o);
+            got++;
+            continue;
+        }
+        struct pollfd p = {.fd = swap_fd(r.sw), .events = POLLIN};
+        ck_assert_msg(poll(&p, 1, 5000 * SLOW) == 1, "%u sent, %u came back, no more", sent, got);
+    }
+    rig_deinit(&r);
+}
+END_TEST
+
 START_TEST(engines_refused)
 {
     struct rig r;
@@ -326,6 +357,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, paths_and_stores, 0, 2);
     tcase_add_loop_test(t, all_orders_out, 0, 2);
     tcase_add_loop_test(t, idle, 0, 2);
+    tcase_add_loop_test(t, answers_are_announced, 0, 2);
     tcase_add_loop_test(t, engines_refused, 0, 4);
     suite_add_tcase(s, t);
     return s;

@@ -201,7 +201,36 @@ START_TEST(flush_that_fails)
 }
 END_TEST
 
+/* So does a retirement; and it holds, whether it is written in time, or as the last thing of all.
+ */
 START_TEST(retire_that_fails)
+{
+    struct rig r;
+    struct written w[N], found[2 * N];
+    uint64_t magic = 0;
+    rig_init(&r, 4096, 8, N);
+    rig_start(&r);
+    fill(&r, w, N);
+    faults_sync(EIO, 2);
+    ck_assert_int_eq(rig_retire(&r, w[7].slot), SWAP_FAILED);
+    ck_assert_int_eq(rig_retire(&r, w[8].slot), SWAP_FAILED);
+    file_get(rig_file(&r, 0, STORE_BLOCKS), rig_header_offset(&r, w[7].slot), &magic, sizeof magic);
+    ck_assert_uint_eq(magic, HEADER_MAGIC);
+    if (_i == 0)
+        for (int k = 7; k < 9; k++)
+            EVENTUALLY(WAIT_MS, (file_get(rig_file(&r, 0, STORE_BLOCKS),
+                                          rig_header_offset(&r, w[k].slot), &magic, sizeof magic),
+                                 magic == RETIRED_MAGIC));
+    uint32_t n = restart(&r, found);
+    ck_assert_uint_eq(n, N - 2);
+    ck_assert(!has(found, n, w[7].generation) && !has(found, n, w[8].generation));
+    ck_assert_uint_eq(swap_free(r.sw, STORE_BLOCKS), 0);
+    rig_deinit(&r);
+}
+END_TEST
+
+/* A retirement that succeeds after all, by another order, is not written once more. */
+START_TEST(retire_that_fails_once)
 {
     struct rig r;
     struct written w[N];
@@ -211,6 +240,38 @@ START_TEST(retire_that_fails)
     faults_sync(EIO, 1);
     ck_assert_int_eq(rig_retire(&r, w[1].slot), SWAP_FAILED);
     ck_assert_int_eq(rig_retire(&r, w[1].slot), SWAP_GOOD);
+    unsigned done = faults_done();
+    faults_sync(EIO, 1); /* would be used up by a second one */
+    sleep_us(5000 * 1000);
+    ck_assert_uint_eq(faults_done(), done);
+    rig_deinit(&r);
+}
+END_TEST
+
+/* What does not come back is not waited for: the answer is an error, and it is kept later. */
+START_TEST(promises_of_a_sick_file)
+{
+    struct rig r;
+    struct written w[N], found[2 * N];
+    rig_init(&r, 4096, 8, N);
+    rig_start(&r);
+    fill(&r, w, N);
+    faults_plan(FAULT_EIO, (struct fault_where){.reads = true}, 0, 1000);
+    for (int i = 0; i < 20 && swap_facts(r.sw).healthy; i++)
+        ck_assert_int_eq(rig_read(&r, &w[0]), SWAP_FAILED);
+    ck_assert(!swap_facts(r.sw).healthy);
+    unsigned before = faults_sync_calls();
+    ck_assert_int_eq(rig_flush(&r, STORE_BLOCKS, 2, UINT64_MAX), SWAP_FAILED);
+    ck_assert_int_eq(rig_retire(&r, w[8].slot), SWAP_FAILED);
+    ck_assert_uint_eq(faults_sync_calls(), before); /* not even tried */
+    faults_clear();
+    EVENTUALLY(WAIT_MS, swap_facts(r.sw).healthy);
+    EVENTUALLY(WAIT_MS, faults_sync_calls() >= before + 4); /* records, two superblocks, a header */
+    ck_assert_int_eq(rig_read(&r, &w[0]), SWAP_GOOD);
+    uint32_t n = restart(&r, found), want = 0;
+    for (int i = 0; i < N; i++)
+        want += w[i].space != 2 && i != 8;
+    ck_assert_uint_eq(n, want);
     rig_deinit(&r);
 }
 END_TEST
@@ -278,7 +339,9 @@ Suite *test_suite(void)
     tcase_add_test(t, rot);
     tcase_add_test(t, retired);
     tcase_add_test(t, flush_that_fails);
-    tcase_add_test(t, retire_that_fails);
+    tcase_add_loop_test(t, retire_that_fails, 0, 2);
+    tcase_add_test(t, retire_that_fails_once);
+    tcase_add_test(t, promises_of_a_sick_file);
     tcase_add_test(t, during_the_scan);
     suite_add_tcase(s, t);
     return s;

@@ -101,7 +101,7 @@ void naive_add(struct naive *n, uint32_t id, struct place where, const struct te
     e->prefix.n_extras = extras_until(x, depth);
     where.depth = whole;
     index_cover(n->t.ix, &where);
-    index_snapshot_add(n->t.ix, id, where, &residue, kind, session, 1000 + id);
+    index_snapshot_add(n->t.ix, id, where, &residue, kind, session, 1000 + id, 0);
 }
 
 /* The space is told once of a root that has become empty, and of no other. */

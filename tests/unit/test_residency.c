@@ -647,7 +647,7 @@ START_TEST(a_snapshot_stays_while_its_prefix_is_on_disk)
     tree_insert(&s.t, run, 4);
     written(&s, run, 0, 4);
     const struct residue none = {0};
-    index_snapshot_add(s.t.ix, 1, tree_match(&s.t, run, 4), &none, SNAPSHOT_EXACT, 0, 1);
+    index_snapshot_add(s.t.ix, 1, tree_match(&s.t, run, 4), &none, SNAPSHOT_EXACT, 0, 1, 0);
     frees(&s, 9, false, true, 4, 0);
     ck_assert_uint_eq(index_snapshot_find(s.t.ix, tree_match(&s.t, run, 4), &none), 1);
     ck_assert(arrive(&s, run, 1));

@@ -123,7 +123,7 @@ static void save(struct place where, const uint32_t *tokens, uint32_t depth, uin
     memcpy(r.tokens, tokens, depth * sizeof tokens[0]);
     record_open(r);
     index_snapshot_add(w.t.ix, id, where, &residue, session ? SNAPSHOT_TAIL : SNAPSHOT_EXACT,
-                       session, id);
+                       session, id, 0);
 }
 
 /* Half of them go on from the anchor, or leave it. */

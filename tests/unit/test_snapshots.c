@@ -454,7 +454,7 @@ static uint64_t loads_with(uint32_t entries, uint32_t wanted)
         memcpy(other, path, sizeof other);
         other[n - 1] = id; /* below the path's */
         struct residue residue = {.tokens = other, .n_tokens = n};
-        index_snapshot_add(t.ix, id, at, &residue, SNAPSHOT_EXACT, 0, id);
+        index_snapshot_add(t.ix, id, at, &residue, SNAPSHOT_EXACT, 0, id, 0);
         if (id % 2)
             index_snapshot_move(t.ix, id, NO_SLOT, id);
     }
@@ -496,10 +496,10 @@ START_TEST(snapshots_at_whole_blocks_are_found_behind_a_comb)
         memcpy(other, path, sizeof other);
         other[n - 1] = n;
         struct residue residue = {.tokens = other, .n_tokens = n};
-        index_snapshot_add(t.ix, n, at, &residue, SNAPSHOT_EXACT, 0, n);
+        index_snapshot_add(t.ix, n, at, &residue, SNAPSHOT_EXACT, 0, n, 0);
     }
     struct residue none = {0};
-    index_snapshot_add(t.ix, COMB + 1, at, &none, SNAPSHOT_EXACT, 0, COMB + 1);
+    index_snapshot_add(t.ix, COMB + 1, at, &none, SNAPSHOT_EXACT, 0, COMB + 1, 0);
     struct snapshot_want want = {.states = SNAPSHOT_RESIDENT};
     struct snapshots_found found;
     REQUIRE(index_snapshots(index_view_of(t.ix), end, &want, &found));
@@ -521,7 +521,7 @@ START_TEST(snapshots_stay_without_being_looked_at)
     struct place end = tree_insert(&t, path, 8);
     struct residue none = {0};
     for (uint32_t id = 1; id <= MANY; id++)
-        index_snapshot_add(t.ix, id, end, &none, SNAPSHOT_TAIL, id, id);
+        index_snapshot_add(t.ix, id, end, &none, SNAPSHOT_TAIL, id, id, 0);
     uint64_t before = index_work(t.ix);
     path[4] = 100;
     tree_insert(&t, path, 5); /* cuts at 4: all are in the lower part */

@@ -20,6 +20,11 @@ void tree_new_with(struct tree *t, uint32_t block_tokens, uint32_t n_blocks, uin
 
 void tree_new_params(struct tree *t, struct index_params p)
 {
+    tree_new_admit(t, p, 1);
+}
+
+void tree_new_admit(struct tree *t, struct index_params p, uint32_t admit)
+{
     struct index_plan plan;
     p.max_spaces = 2;
     p.hash_seed = 12345;
@@ -32,7 +37,7 @@ void tree_new_params(struct tree *t, struct index_params p)
     t->bt = p.block_tokens;
     REQUIRE(pool_init(&t->pool, p.n_blocks));
     t->ix = index_new(&(struct index_config){
-        .region = t->header, .pool = &t->pool, .policy = policy_find("lru")});
+        .region = t->header, .pool = &t->pool, .policy = policy_find("lru"), .admit = admit});
     REQUIRE(t->ix != NULL);
     t->root = index_root_new(t->ix, 0);
     struct index_space *s =

@@ -20,6 +20,8 @@ void tree_new_with(struct tree *t, uint32_t block_tokens, uint32_t n_blocks, uin
                    uint64_t hash_mask);
 /* With all that, and a disk tier: max_spaces and hash_seed are filled in. */
 void tree_new_params(struct tree *t, struct index_params p);
+/* And only blocks that were seen so often are written. */
+void tree_new_admit(struct tree *t, struct index_params p, uint32_t admit);
 void tree_free(struct tree *t);
 void tree_audit(const struct tree *t);
 

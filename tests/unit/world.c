@@ -18,10 +18,12 @@ void world_new(struct world *w, struct rng *r, struct seen *seen)
     w->r = (struct rng){rng_next(r)};
     w->alphabet = 1 + rng_below(r, 3);
     w->n_disk = 10 + rng_below(r, SLOTS - 9);
-    tree_new_params(&w->t, (struct index_params){.block_tokens = 1 + rng_below(r, BT),
-                                                 .n_blocks = 24 + rng_below(r, PAGES - 23),
-                                                 .n_disk = w->n_disk,
-                                                 .hash_mask = rng_below(r, 4) ? UINT64_MAX : 3});
+    w->admit = rng_below(r, 2) ? 1 : 2 + rng_below(r, 3);
+    const struct index_params params = {.block_tokens = 1 + rng_below(r, BT),
+                                        .n_blocks = 24 + rng_below(r, PAGES - 23),
+                                        .n_disk = w->n_disk,
+                                        .hash_mask = rng_below(r, 4) ? UINT64_MAX : 3};
+    tree_new_admit(&w->t, params, w->admit);
     index_set_slot_gone(w->t.ix, on_slot_gone, w);
     w->root[0] = tree_root(&w->t);
 }
@@ -53,6 +55,7 @@ int world_add(struct world *w, const uint32_t *tokens, uint32_t n, uint32_t page
     REQUIRE_EQ(depth == 1, b->parent == NONE);
     b->page = page;
     b->disk = disk;
+    b->times = disk == NO_DISK ? 1 : w->admit;
     memcpy(b->tokens, tokens, n * sizeof *tokens);
     return i;
 }
@@ -163,7 +166,7 @@ void world_check(struct world *w)
         copies += b->disk != NO_DISK;
         pinned += page && b->pinned;
         held += page && b->held;
-        clean += page && !b->held && b->disk != NO_DISK;
+        clean += page && !b->held && (b->disk != NO_DISK || !world_admits(w, i));
         if (!b->partial)
             check_path(w, i);
     }
@@ -222,10 +225,11 @@ void world_free_pages(struct world *w, uint32_t n, bool dirty)
     int i;
     while (want.freed < n && (i = victim(w, false)) != NONE) {
         struct block *b = &w->b[i];
-        if (b->disk == NO_DISK && !b->partial && !dirty) {
+        if (b->disk == NO_DISK && !dirty && world_admits(w, i)) {
             want_done = false;
             break;
         }
+        w->seen->unworthy += b->disk == NO_DISK && !b->partial && !dirty;
         REQUIRE_EQ(w->t.pool.state[b->page], PAGE_FREE);
         b->page = NO_PAGE;
         world_keep(w, b->parent, b->kept);
@@ -276,6 +280,28 @@ void world_stamp(struct world *w, int i, struct place where)
         w->b[k].used = w->clock;
     for (int k = i; k != NONE; k = w->b[k].page == NO_PAGE ? w->b[k].parent : NONE)
         w->b[k].kept = w->clock;
+}
+
+bool world_admits(const struct world *w, int i)
+{
+    return !w->b[i].partial && (w->admit == 1 || w->b[i].times >= w->admit);
+}
+
+void world_times(struct world *w, int i, uint32_t first)
+{
+    for (uint32_t least = 0; i != NONE; i = w->b[i].parent) {
+        struct block *b = &w->b[i];
+        b->times += b->depth > first;
+        b->times = b->times > least ? b->times : least;
+        least = b->times;
+    }
+}
+
+void world_look_up(struct world *w, int i, struct place where)
+{
+    world_stamp(w, i, where);
+    index_seen(w->t.ix, where);
+    world_times(w, i, 0);
 }
 
 uint32_t world_sync(struct world *w, uint32_t gen)

@@ -9,6 +9,8 @@
  *   copies   the same; but a block that is on the device too counts only by the uses that the tree
  *            has kept with it (`kept`): those of what hangs below it come when that goes
  *
+ * In half of the worlds only blocks that were seen `admit` times are written (`times`).
+ *
  * Blocks for which no use is known at all, as after a restart, rank alike: then the list takes the
  * one that the tree took.
  */
@@ -24,7 +26,7 @@ enum { LEASES = 8, JOBS = 4, GENERATIONS = 64 };
 struct seen {
     unsigned adopted, duplicates, clean, dirty, refused, copies, last_copies, committed, not_next,
         arrived, too_late, restored, under_way, partials, tails, reaped, pruned, lost, ties,
-        longest;
+        longest, unworthy, inner;
 };
 
 struct block {
@@ -32,9 +34,10 @@ struct block {
     uint32_t gen, depth, n; /* n: tokens of its whole prefix */
     uint32_t tokens[DEEPEST * BT];
     int parent;
-    uint32_t page, disk;
+    uint32_t page, disk, times;
     uint64_t used, kept;
     bool page_below, copy_below, pinned, held; /* see world_look() */
+    bool dirty_below;
 };
 
 /* A hold up to a block: a lease's, or a transfer's with what it has left to do. */
@@ -51,7 +54,7 @@ enum slot { SLOT_FREE, SLOT_JOB, SLOT_TREE, SLOT_TOLD };
 struct world {
     struct tree t;
     struct rng r;
-    uint32_t alphabet, n_disk;
+    uint32_t alphabet, n_disk, admit;
     struct block b[MOST];
     struct holder lease[LEASES], job[JOBS];
     uint8_t slot[SLOTS];
@@ -94,6 +97,13 @@ void world_check(struct world *w);
 void world_free_pages(struct world *w, uint32_t n, bool dirty);
 void world_evict_copies(struct world *w, uint32_t n);
 void world_stamp(struct world *w, int i, struct place where);
+/* A lookup's use: the blocks of the path were seen. */
+void world_look_up(struct world *w, int i, struct place where);
+/* The blocks after `first` on the path to block i were seen once more; what is in front of them at
+ * least as often. */
+void world_times(struct world *w, int i, uint32_t first);
+/* To be written, if it is not on disk. */
+bool world_admits(const struct world *w, int i);
 
 struct holder *holder_unused(struct holder *all, int n);
 struct holder *holder_any(struct world *w, struct holder *all, uint32_t n);

@@ -14,7 +14,7 @@ static void step_lookup(struct world *w)
         i = world_above(w, i, rng_below(&w->r, world_depth(w, i) + 1));
     world_check_tail(w, &x, i);
     if (rng_below(&w->r, 4))
-        world_stamp(w, i, world_place(w, i));
+        world_look_up(w, i, world_place(w, i));
     struct holder *h = holder_unused(w->lease, LEASES);
     if (h && rng_below(&w->r, 3) == 0)
         world_hold(w, h, i, false);
@@ -34,6 +34,7 @@ static uint32_t room_for(struct world *w, uint32_t n)
 static void insert(struct world *w, const struct text *x, struct holder *h, uint32_t n)
 {
     uint32_t first = world_depth(w, h->end), pages[DEEPEST], fresh = 0, bt = w->t.bt;
+    int known = h->end;
     uint8_t taken[DEEPEST];
     struct index_query q = tree_query(x->tokens, x->n);
     struct place where = h->h.where;
@@ -44,6 +45,7 @@ static void insert(struct world *w, const struct text *x, struct holder *h, uint
     int i = h->end;
     for (uint32_t k = 0; k < n; k++) {
         i = world_find(w, w->gen, x->tokens, (first + k + 1) * bt);
+        known = i == NONE ? known : i;
         if (i == NONE) {
             REQUIRE_EQ(taken[k], TAKEN_NEW);
             i = world_add(w, x->tokens, (first + k + 1) * bt, pages[k], NO_DISK);
@@ -59,6 +61,8 @@ static void insert(struct world *w, const struct text *x, struct holder *h, uint
         }
     }
     REQUIRE_EQ(got, fresh);
+    if (known != h->end)
+        world_times(w, known, first);
     world_stamp(w, i, where);
     world_move_hold(w, h, i);
 }
@@ -144,17 +148,53 @@ static bool node_in_transfer(const struct world *w, int i)
     return false;
 }
 
-static int list_dirty(struct world *w)
+static bool dirty(const struct world *w, int i)
 {
+    const struct block *b = &w->b[i];
+    return b->there && !b->partial && b->gen == w->gen && b->page != NO_PAGE &&
+           b->disk == NO_DISK && world_admits(w, i);
+}
+
+/* When block i, the last of its path that is to be written, is: as its node's last page goes; after
+ * all others if that has pages below it. */
+static uint64_t dirty_rank(struct world *w, int i)
+{
+    uint32_t node = world_place(w, i).node;
+    for (int k = 0; w->b[i].page_below && k < MOST; k++) {
+        const struct block *b = &w->b[k];
+        if (!b->there || b->parent != i || b->page == NO_PAGE)
+            continue;
+        if (b->partial || world_place(w, k).node != node)
+            return UINT64_MAX;
+        i = k;
+        k = -1;
+    }
+    return w->b[i].used;
+}
+
+/* The block that is written next; of several that rank alike, the one that the tree says. */
+static int list_dirty(struct world *w, const struct place *leaf)
+{
+    uint64_t lowest = UINT64_MAX;
     int low = NONE;
     world_look(w);
+    for (int i = 0; i < MOST; i++)
+        w->b[i].dirty_below = false;
+    for (int i = 0; i < MOST; i++)
+        for (int p = dirty(w, i) ? w->b[i].parent : NONE; p != NONE; p = w->b[p].parent)
+            w->b[p].dirty_below = true;
     for (int i = 0; i < MOST; i++) {
-        const struct block *b = &w->b[i];
-        if (b->there && !b->partial && b->gen == w->gen && b->page != NO_PAGE &&
-            b->disk == NO_DISK && !b->page_below && (low == NONE || b->used < w->b[low].used) &&
-            !node_in_transfer(w, i))
+        if (!dirty(w, i) || w->b[i].dirty_below || node_in_transfer(w, i))
+            continue;
+        uint64_t rank = dirty_rank(w, i);
+        struct place at = world_place(w, i);
+        bool same = leaf && at.node == leaf->node && at.depth == leaf->depth;
+        if (low == NONE || rank < lowest || (rank == lowest && same)) {
             low = i;
+            lowest = rank;
+        }
     }
+    w->seen->inner += low != NONE && lowest == UINT64_MAX;
     return low;
 }
 
@@ -226,8 +266,9 @@ static void step_write(struct world *w)
 {
     struct place leaf;
     struct holder *h = holder_unused(w->job, JOBS);
-    int i = list_dirty(w);
-    REQUIRE_EQ(index_dirty(w->t.ix, &leaf), i != NONE);
+    bool got = index_dirty(w->t.ix, &leaf);
+    int i = list_dirty(w, got ? &leaf : NULL);
+    REQUIRE_EQ(got, i != NONE);
     if (i != NONE) {
         struct place want = world_place(w, i);
         REQUIRE(leaf.node == want.node && leaf.identity == want.identity);
@@ -251,7 +292,7 @@ static void step_read(struct world *w)
         return;
     world_hold(w, h, i, true);
     if (rng_below(&w->r, 4))
-        world_stamp(w, i, h->h.where);
+        world_look_up(w, i, h->h.where);
     while (w->b[i].parent != NONE && w->b[w->b[i].parent].page == NO_PAGE)
         i = w->b[i].parent;
     h->next = h->last = w->b[i].depth - 1;
@@ -279,6 +320,7 @@ static void transfer_block(struct world *w, struct holder *h, uint32_t depth)
         REQUIRE_EQ(index_copy_commit(w->t.ix, where, *id), next);
         if (next) {
             w->b[i].disk = *id;
+            w->b[i].times = w->b[i].times > w->admit ? w->b[i].times : w->admit;
             w->slot[*id] = SLOT_TREE;
         }
         w->seen->committed += next;
