@@ -43,8 +43,7 @@ static void audit_states(struct audit *a)
     expect(a, "cached pages", p->n_cached, n[PAGE_CACHED]);
     expect(a, "pages in flight", p->n_inflight, n[PAGE_INFLIGHT]);
     expect(a, "pinned and idle pages", p->n_cached,
-           (uint64_t)index_pinned(a->d->index) + index_idle(a->d->index) +
-               index_busy(a->d->index));
+           (uint64_t)index_pinned(a->d->index) + index_idle(a->d->index) + index_busy(a->d->index));
     expect(a, "all pages", p->n_blocks,
            (uint64_t)p->n_free + p->n_private + p->n_cached + p->n_inflight);
 }
@@ -158,6 +157,12 @@ static void audit_leases(struct audit *a)
 
 /* ---- sessions --------------------------------------------------------------------------- */
 
+static void audit_job(struct audit *a, const struct job *j)
+{
+    for (uint32_t i = 0; i < j->n_pages; i++)
+        see_page(a, j->pages[i], PAGE_PRIVATE, "an unfinished reserve");
+}
+
 static void audit_session(struct audit *a, const struct session *s)
 {
     uint64_t leases = 0, own = 0;
@@ -172,8 +177,13 @@ static void audit_session(struct audit *a, const struct session *s)
     }
     expect(a, "leases of a worker", s->n_leases, leases);
     expect(a, "private pages of a worker", s->private_blocks, own);
-    for (uint32_t i = 0; i < s->job.n_pages; i++)
-        see_page(a, s->job.pages[i], PAGE_PRIVATE, "an unfinished reserve");
+    audit_job(a, &s->job);
+    uint64_t waiting = 0;
+    list_each (at, after, &s->waiting) {
+        audit_job(a, &list_entry(at, struct waiting, link)->job);
+        waiting++;
+    }
+    expect(a, "waiting jobs of a worker", s->n_waiting, waiting);
 }
 
 static void audit_sessions(struct audit *a)

@@ -110,22 +110,22 @@ static const struct {
  */
 enum { RECORD_COST = 64, WORK_COST = 16 };
 
-static bool finish(struct call *c, int status, uint64_t *cost)
+static enum progress finish(struct call *c, int status, uint64_t *cost)
 {
     uint64_t work = index_work(c->d->index);
     *cost += c->cost + RECORD_COST + (work - c->d->charged) * WORK_COST;
     c->d->charged = work;
-    if (status == STARTED)
-        return false;
+    if (status == STARTED || status == WAITING)
+        return status == WAITING ? WAITS : GOES_ON;
     c->out->status = (int16_t)status;
-    c->s->job.op = OP_NOP;
-    return true;
+    c->job->op = OP_NOP;
+    return ANSWERED;
 }
 
-bool dispatch_request(struct daemon *d, struct session *s, const struct request *rq,
-                      struct wire_completion *out, uint64_t *cost)
+enum progress dispatch_request(struct daemon *d, struct session *s, const struct request *rq,
+                               struct wire_completion *out, uint64_t *cost)
 {
-    struct call c = {.d = d, .s = s, .rq = rq, .out = out};
+    struct call c = {.d = d, .s = s, .job = &s->job, .rq = rq, .out = out};
     *out = (struct wire_completion){.tag = rq->tag, .op = rq->op, .lease = rq->lease};
     s->n_requests++;
     if (rq->op >= OP_COUNT || !operations[rq->op].start)
@@ -133,24 +133,23 @@ bool dispatch_request(struct daemon *d, struct session *s, const struct request 
     return finish(&c, operations[rq->op].start(&c), cost);
 }
 
-bool dispatch_continue(struct daemon *d, struct session *s, struct wire_completion *out,
-                       uint64_t *cost)
+enum progress dispatch_continue(struct daemon *d, struct session *s, struct job *j,
+                                struct wire_completion *out, uint64_t *cost)
 {
-    const struct request rq = s->job.request;
-    struct call c = {.d = d, .s = s, .rq = &rq, .out = out};
+    const struct request rq = j->request;
+    struct call c = {.d = d, .s = s, .job = j, .rq = &rq, .out = out};
     *out = (struct wire_completion){.tag = rq.tag, .op = rq.op, .lease = rq.lease};
     return finish(&c, operations[rq.op].go_on(&c), cost);
 }
 
-void dispatch_abandon(struct daemon *d, struct session *s)
+void dispatch_abandon(struct daemon *d, struct job *j)
 {
-    struct job *j = &s->job;
     while (j->n_pages)
         pool_give(&d->pool, j->pages[--j->n_pages]);
     free(j->pages);
     if (j->fetch)
         fetch_leave(j->fetch);
     if (j->op == OP_FLUSH)
-        abandon_flush(d, s);
+        abandon_flush(d, j);
     *j = (struct job){0};
 }

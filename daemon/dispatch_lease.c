@@ -70,23 +70,23 @@ int op_reserve(struct call *c)
         return STATUS_ECONFLICT; /* fetch or truncate first */
     if (q->n > (uint64_t)d->pool.n_free + index_idle(d->index) + index_busy(d->index))
         return STATUS_ENOSPC;
-    c->s->job = (struct job){.op = OP_RESERVE, .request = *c->rq, .left = q->n};
-    c->s->job.pages = malloc(q->n * sizeof(uint32_t));
-    if (!c->s->job.pages)
+    *c->job = (struct job){.op = OP_RESERVE, .request = *c->rq, .left = q->n};
+    c->job->pages = malloc(q->n * sizeof(uint32_t));
+    if (!c->job->pages)
         return STATUS_ENOSPC;
     return go_on_reserve(c);
 }
 
-/* A slice of a job's pages; 0, STARTED, or PFX_ENOSPC, and then the job is over. */
+/* A slice of a job's pages; 0, WAITING, or PFX_ENOSPC, and then the job is over. */
 int take_pages(struct call *c, uint32_t slice)
 {
     struct daemon *d = c->d;
-    struct job *j = &c->s->job;
+    struct job *j = c->job;
     enum page_room pages = make_pages(d, j, slice);
     if (pages != PAGES_READY) {
         if (pages == PAGES_SOON || (index_idle(d->index) && d->n_flushing))
-            return STARTED; /* blocks are being written, or a flush is freeing them */
-        dispatch_abandon(d, c->s);
+            return WAITING; /* blocks are being written, or a flush is freeing them */
+        dispatch_abandon(d, c->job);
         return STATUS_ENOSPC;
     }
     for (uint32_t i = 0; i < slice; i++)
@@ -101,7 +101,7 @@ int take_pages(struct call *c, uint32_t slice)
 int go_on_reserve(struct call *c)
 {
     struct daemon *d = c->d;
-    struct job *j = &c->s->job;
+    struct job *j = c->job;
     uint32_t slice = j->left < TURN_BLOCKS ? (uint32_t)j->left : TURN_BLOCKS;
     int status = take_pages(c, slice);
     if (status || j->left)
@@ -109,7 +109,7 @@ int go_on_reserve(struct call *c)
     struct lease *l = call_lease(c);
     if (l && !l->final && append_pages(c, l, j))
         return 0;
-    dispatch_abandon(d, c->s);
+    dispatch_abandon(d, c->job);
     return !l         ? STATUS_ESTALE
            : l->final ? STATUS_ECONFLICT
                       : STATUS_ENOSPC; /* or a mate was faster */

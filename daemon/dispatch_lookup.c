@@ -211,11 +211,11 @@ static int begin_fetch(struct call *c, struct lease *l)
     uint32_t absent = index_absent(c->d->index, match_place(c, l));
     if (!absent && !offered_deeper_below(c, l))
         return 0;
-    c->s->job = (struct job){
+    *c->job = (struct job){
         .op = c->rq->op, .request = *c->rq, .lease = l->id, .left = absent, .n_absent = absent};
-    c->s->job.pages = absent ? malloc(absent * sizeof(uint32_t)) : NULL;
-    if (absent && !c->s->job.pages) {
-        c->s->job.op = OP_NOP;
+    c->job->pages = absent ? malloc(absent * sizeof(uint32_t)) : NULL;
+    if (absent && !c->job->pages) {
+        c->job->op = OP_NOP;
         return c->rq->op == OP_FETCH ? STATUS_ENOSPC : 0;
     }
     return go_on_fetch(c);
@@ -251,7 +251,7 @@ static void cut_match(struct call *c, struct lease *l, uint32_t depth)
 static int fetch_blocks(struct call *c, struct lease *l)
 {
     struct daemon *d = c->d;
-    struct job *j = &c->s->job;
+    struct job *j = c->job;
     if (!j->fetch) {
         int status =
             j->left ? take_pages(c, j->left < TURN_BLOCKS ? (uint32_t)j->left : TURN_BLOCKS) : 0;
@@ -259,16 +259,16 @@ static int fetch_blocks(struct call *c, struct lease *l)
             return status ? status : STARTED;
         j->fetch = fetch_begin(d->disk, match_place(c, l), j->pages, j->n_pages);
         if (!j->fetch) {
-            dispatch_abandon(d, c->s);
+            dispatch_abandon(d, c->job);
             return STATUS_ENOSPC;
         }
         j->n_pages = 0; /* they are the fetch's */
-        return STARTED;
+        return WAITING;
     }
     uint32_t depth;
     int status = fetch_look(j->fetch, &depth);
     if (status == 1)
-        return STARTED;
+        return WAITING;
     fetch_leave(j->fetch);
     j->fetch = NULL;
     j->n_absent = 0;
@@ -280,30 +280,32 @@ static int fetch_blocks(struct call *c, struct lease *l)
 /* A lookup succeeds with what there is; pfx_fetch says why there is no more. */
 static int fetch_outcome(struct call *c, const struct lease *l, int status)
 {
-    bool told = c->s->job.request.op == OP_FETCH || c->rq->op == OP_FETCH;
+    bool told = c->job->request.op == OP_FETCH || c->rq->op == OP_FETCH;
     answer_front(c, l);
-    free(c->s->job.pages);
-    c->s->job.pages = NULL;
+    free(c->job->pages);
+    c->job->pages = NULL;
     return told && status != STATUS_ENOENT ? status : 0;
 }
 
 int go_on_fetch(struct call *c)
 {
-    struct job *j = &c->s->job;
+    struct job *j = c->job;
     struct lease *l = lease_find(c->d, c->s, j->lease);
     int status = 0;
     if (!l) { /* a mate has released it */
-        dispatch_abandon(c->d, c->s);
+        dispatch_abandon(c->d, c->job);
         return STATUS_ESTALE;
     }
     if (j->n_absent)
         status = fetch_blocks(c, l);
-    if (status == STARTED || status < 0)
-        return status == STARTED ? STARTED : fetch_outcome(c, l, status);
+    if (status == STARTED || status == WAITING)
+        return status;
+    if (status < 0)
+        return fetch_outcome(c, l, status);
     if (l->tiered && offered_deeper_below(c, l))
         status = snapshot_fetch(c->d->snapshots, l->tiered, &j->begun, &j->began_ns);
     if (status == 1)
-        return STARTED;
+        return WAITING;
     if (status == STATUS_ENOENT || status == STATUS_EIO) { /* what cannot be had is not offered */
         snapshot_unhold(c->d->snapshots, l->tiered);
         l->tiered = 0;

@@ -5,34 +5,36 @@
 #include "daemon/daemon.h"
 #include "shm/status.h"
 
-/* What an operation gets: the record is a private copy. It fills out->... and returns a status;
- * STARTED means that it became s->job. */
+/* What an operation gets: the record is a private copy. It fills out->... and returns a status.
+ * STARTED and WAITING mean that it became *job: the one goes on in the next turn, the other can do
+ * nothing until the disk, or another lower tier, has done something. */
 struct call {
     struct daemon *d;
     struct session *s;
+    struct job *job;
     const struct request *rq;
     struct wire_completion *out;
     uint64_t cost;
 };
 
-enum { STARTED = 1000 };
+enum { STARTED = 1000, WAITING };
 
 typedef int operation(struct call *c);
 
-operation op_lookup, op_lookup_slow, op_cancel, op_fetch;             /* dispatch_lookup.c */
-operation op_reserve, op_truncate, op_insert, op_release, op_table;   /* dispatch_lease.c */
-operation op_space_open, op_space_close, op_evict, op_flush;          /* dispatch_space.c */
+operation op_lookup, op_lookup_slow, op_cancel, op_fetch;           /* dispatch_lookup.c */
+operation op_reserve, op_truncate, op_insert, op_release, op_table; /* dispatch_lease.c */
+operation op_space_open, op_space_close, op_evict, op_flush;        /* dispatch_space.c */
 operation op_snapshot_reserve, op_snapshot_insert, op_snapshot_cancel, op_snapshot_drop,
-    op_snapshot_evict, op_snapshot_spill, op_snapshot_forget;         /* dispatch_snapshot.c */
+    op_snapshot_evict, op_snapshot_spill, op_snapshot_forget; /* dispatch_snapshot.c */
 
 /* At least n free pages, for a job that waits as long as blocks are being written for it. */
 enum page_room make_pages(struct daemon *d, struct job *j, uint32_t n);
 int take_pages(struct call *c, uint32_t slice);
 
-/* One slice of a job: a status when it is done, STARTED while it is not. */
+/* One slice of a job: a status when it is done, STARTED or WAITING while it is not. */
 operation go_on_reserve, go_on_evict, go_on_flush, go_on_fetch, go_on_snapshot_reserve,
     go_on_snapshot_spill;
-void abandon_flush(struct daemon *d, struct session *s);
+void abandon_flush(struct daemon *d, struct job *j);
 
 /* The lease of the record, if it may be changed; else NULL and PFX_ESTALE is the answer. */
 struct lease *call_lease(struct call *c);

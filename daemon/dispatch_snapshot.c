@@ -108,7 +108,7 @@ int op_snapshot_reserve(struct call *c)
         return STATUS_ESTALE;
     if (!c->d->snapshots)
         return STATUS_ENOENT;
-    c->s->job = (struct job){.op = OP_SNAPSHOT_RESERVE, .request = *c->rq};
+    *c->job = (struct job){.op = OP_SNAPSHOT_RESERVE, .request = *c->rq};
     return go_on_snapshot_reserve(c);
 }
 
@@ -118,9 +118,9 @@ int go_on_snapshot_reserve(struct call *c)
     struct lease *l = call_lease(c);
     if (!l)
         return STATUS_ESTALE;
-    switch (snapshots_make_room(sn, &c->s->job.began_ns)) {
+    switch (snapshots_make_room(sn, &c->job->began_ns)) {
     case ROOM_SOON:
-        return STARTED;
+        return WAITING;
     case ROOM_NO:
         return STATUS_ENOSPC;
     case ROOM_YES:
@@ -274,7 +274,7 @@ int op_snapshot_spill(struct call *c)
         return STATUS_EINVAL;
     if (!c->d->snapshots)
         return STATUS_ENOENT;
-    c->s->job = (struct job){.op = OP_SNAPSHOT_SPILL, .request = *c->rq};
+    *c->job = (struct job){.op = OP_SNAPSHOT_SPILL, .request = *c->rq};
     return go_on_snapshot_spill(c);
 }
 
@@ -282,14 +282,14 @@ int op_snapshot_spill(struct call *c)
 int go_on_snapshot_spill(struct call *c)
 {
     struct snapshots *sn = c->d->snapshots;
-    struct job *j = &c->s->job;
+    struct job *j = c->job;
     uint64_t min = c->rq->number.n;
     int status = j->begun ? spill_look(sn, &j->spill) : STATUS_ENOENT;
     if (status == STATUS_ENOENT)
         status = snapshots_spill(sn, min < UINT32_MAX ? (uint32_t)min : UINT32_MAX, &j->spill);
     j->begun = status == 1;
     if (status == 1)
-        return STARTED;
+        return WAITING;
     c->out->number = (struct completion_number){
         .n = j->spill.key, .depth = j->spill.depth, .dropped = j->spill.key == 0};
     return status;

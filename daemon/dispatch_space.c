@@ -74,13 +74,13 @@ static bool evict_some(struct daemon *d, struct job *j, uint32_t n, struct index
 
 int op_evict(struct call *c)
 {
-    c->s->job = (struct job){.op = OP_EVICT, .request = *c->rq, .left = c->rq->number.n};
+    *c->job = (struct job){.op = OP_EVICT, .request = *c->rq, .left = c->rq->number.n};
     return go_on_evict(c);
 }
 
 int go_on_evict(struct call *c)
 {
-    struct job *j = &c->s->job;
+    struct job *j = c->job;
     uint32_t slice = j->left < TURN_BLOCKS ? (uint32_t)j->left : TURN_BLOCKS;
     struct index_evicted gone = {0};
     bool more = evict_some(c->d, j, slice, &gone);
@@ -89,7 +89,7 @@ int go_on_evict(struct call *c)
     j->freed += gone.freed;
     j->left -= gone.freed;
     if (more && j->left)
-        return STARTED;
+        return gone.freed ? STARTED : WAITING;
     c->out->number = (struct completion_number){.n = j->freed, .more = j->removed};
     return 0;
 }
@@ -104,7 +104,7 @@ int op_flush(struct call *c)
     uint32_t slot = number == ALL_SPACES ? 0 : spaces_find(c->d->spaces, number);
     if (slot == UINT32_MAX)
         return STATUS_ENOENT;
-    c->s->job = (struct job){.op = OP_FLUSH, .request = *c->rq, .slot = slot};
+    *c->job = (struct job){.op = OP_FLUSH, .request = *c->rq, .slot = slot};
     c->d->n_flushing++;
     return go_on_flush(c);
 }
@@ -156,7 +156,7 @@ static int flush_disk(struct job *j)
 {
     int status = disk_flush_go(j->disk_flush);
     if (status == 1)
-        return STARTED;
+        return WAITING;
     disk_flush_end(j->disk_flush);
     j->disk_flush = NULL;
     return status;
@@ -164,7 +164,7 @@ static int flush_disk(struct job *j)
 
 int go_on_flush(struct call *c)
 {
-    struct job *j = &c->s->job;
+    struct job *j = c->job;
     c->cost += TURN_BLOCKS * 16ull;
     if (c->d->disk && !j->disk_flush && !flush_disk_begin(c->d, j))
         return STARTED; /* no memory now; nothing has been flushed yet */
@@ -172,18 +172,18 @@ int go_on_flush(struct call *c)
         return STARTED;
     j->reaped = true;
     int status = c->d->disk ? flush_disk(j) : 0;
-    if (status != STARTED)
+    if (status != WAITING)
         c->d->n_flushing--;
     return status;
 }
 
 /* The worker that flushed has gone: what it condemned still goes, a slice a turn. Without memory to
  * remember that, at once. */
-void abandon_flush(struct daemon *d, struct session *s)
+void abandon_flush(struct daemon *d, struct job *j)
 {
-    struct place root = s->job.root;
-    if (s->job.disk_flush)
-        disk_flush_end(s->job.disk_flush);
+    struct place root = j->root;
+    if (j->disk_flush)
+        disk_flush_end(j->disk_flush);
     uint32_t everything = UINT32_MAX;
     d->n_flushing--;
     if (!root.node)

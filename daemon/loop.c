@@ -24,7 +24,8 @@ enum {
     SPINS_A_LOOK = 16, /* rounds between looks at the clock */
     EVENTS_A_LOOK = 64,
     NAP_MS = 1000,  /* every sleep has a limit */
-    PAUSED_MS = 10, /* while a worker with a full completion ring has requests left */
+    PAUSED_MS = 10, /* while a worker with a full completion ring has requests left, or jobs wait
+                       for the disk: that wakes us, but their patience ends by the clock */
 };
 
 int watch_add(struct daemon *d, int fd, struct watch *w)
@@ -75,7 +76,7 @@ static int nap_length(struct daemon *d)
         enum session_state state = session_look(list_entry(at, struct session, link));
         if (state == SESSION_READY)
             return 0;
-        if (state == SESSION_PAUSED)
+        if (state == SESSION_WAITING || state == SESSION_PAUSED)
             ms = PAUSED_MS;
     }
     return ms;

@@ -17,6 +17,7 @@
 enum {
     RING_DEFAULT = 256,
     RECORD_TOKENS = 1024, /* what the smallest record costs a turn */
+    WAITING_A_TURN = 8,   /* jobs that are asked whether the disk has done what they wait for */
     PACKETS_A_LOOK = 16,
     PACKETS_OF_THE_DEAD = 4096, /* more than a socket's buffer holds */
 };
@@ -148,6 +149,7 @@ static struct session *session_new(struct daemon *d, int fd, const struct peer *
         return NULL;
     list_init(&s->link);
     list_init(&s->leases);
+    list_init(&s->waiting);
     s->fd = fd;
     s->pid = p->pid;
     s->uid = p->uid;
@@ -280,10 +282,20 @@ void session_attach(struct daemon *d, int fd, const struct hello *hello)
 
 /* ---- end ---------------------------------------------------------------------------------- */
 
+static void jobs_abandon(struct daemon *d, struct session *s)
+{
+    dispatch_abandon(d, &s->job);
+    list_each (at, after, &s->waiting) {
+        struct waiting *w = list_entry(at, struct waiting, link);
+        dispatch_abandon(d, &w->job);
+        free(w);
+    }
+}
+
 void session_end(struct daemon *d, struct session *s, bool clean, const char *why)
 {
     uint32_t held = s->n_leases;
-    dispatch_abandon(d, s);
+    jobs_abandon(d, s);
     if (!clean)
         group_mourn(s);
     leases_session_end(d, s, clean);
@@ -312,22 +324,70 @@ enum session_state session_look(struct session *s)
 {
     bool wants =
         s->job.op != OP_NOP || s->requests.head != shm_load_acquire(s->requests.shared_tail);
-    if (!wants)
+    if (!wants && list_empty(&s->waiting))
         return SESSION_IDLE;
-    return ring_claim(&s->completions) == RING_NONE ? SESSION_PAUSED : SESSION_READY;
+    if (ring_claim(&s->completions) == RING_NONE)
+        return SESSION_PAUSED;
+    return wants ? SESSION_READY : SESSION_WAITING;
 }
 
-/* One step of the session: begin or go on with a record. `answered`: *out is to be posted.
+static void answer(struct daemon *d, struct session *s, const struct wire_completion *out)
+{
+    daemon_publish(d); /* a counter is there before the completion that reports it */
+    ring_post(&s->completions, out);
+}
+
+/* Ask some of the jobs that wait, the longest first. True: one was answered, or has gone on. */
+static bool ask_waiting(struct daemon *d, struct session *s, uint64_t *cost, bool *posted)
+{
+    bool moved = false;
+    uint32_t n = s->n_waiting < WAITING_A_TURN ? s->n_waiting : WAITING_A_TURN;
+    for (; n && ring_claim(&s->completions) == RING_OK; n--) {
+        struct waiting *w = list_entry(s->waiting.next, struct waiting, link);
+        struct wire_completion out;
+        uint64_t spent = 0;
+        enum progress came = dispatch_continue(d, s, &w->job, &out, &spent);
+        list_remove(&w->link);
+        moved |= came != WAITS;
+        if (came != WAITS)
+            *cost += spent;
+        if (came == ANSWERED) {
+            answer(d, s, &out);
+            *posted = true;
+            s->n_waiting--;
+            free(w);
+        } else {
+            list_append(&s->waiting, &w->link);
+        }
+    }
+    return moved;
+}
+
+/* The job waits for the disk: aside with it, so that later records do not. False: there is no room
+ * for it, and they do. */
+static bool set_aside(struct session *s)
+{
+    struct waiting *w = s->n_waiting < s->completions.size ? malloc(sizeof *w) : NULL;
+    if (!w)
+        return false;
+    w->job = s->job;
+    list_append(&s->waiting, &w->link);
+    s->n_waiting++;
+    s->job = (struct job){0};
+    return true;
+}
+
+/* One step of the session: begin or go on with a record. ANSWERED: *out is to be posted.
  * RING_NONE: nothing to do; RING_BROKEN: one of its indexes is impossible. */
 static enum ring_state step(struct daemon *d, struct session *s, struct wire_completion *out,
-                            uint64_t *cost, bool *answered)
+                            uint64_t *cost, enum progress *came)
 {
     /* No request is taken without room for its answer: a full ring pauses this worker alone. */
     enum ring_state room = ring_claim(&s->completions);
     if (room != RING_OK)
         return room;
     if (s->job.op != OP_NOP) {
-        *answered = dispatch_continue(d, s, out, cost);
+        *came = dispatch_continue(d, s, &s->job, out, cost);
         return RING_OK;
     }
     struct request rq;
@@ -335,28 +395,30 @@ static enum ring_state step(struct daemon *d, struct session *s, struct wire_com
     if (record != RING_OK)
         return record;
     ring_drop(&s->requests);
-    *answered = dispatch_request(d, s, &rq, out, cost);
+    *came = dispatch_request(d, s, &rq, out, cost);
     return RING_OK;
 }
 
 bool session_turn(struct daemon *d, struct session *s)
 {
     uint64_t cost = 0;
-    bool posted = false, going = true;
+    bool posted = false, moved = s->n_waiting && ask_waiting(d, s, &cost, &posted);
+    bool going = true;
     enum ring_state state = RING_NONE;
     while (going && cost < TURN_TOKENS) {
         struct wire_completion out;
-        bool answered = false;
-        state = step(d, s, &out, &cost, &answered);
+        enum progress came = GOES_ON;
+        state = step(d, s, &out, &cost, &came);
         if (state != RING_OK)
             break;
         cost += RECORD_TOKENS;
-        going = answered; /* an unfinished job has had its turn */
-        if (answered) {
-            daemon_publish(d); /* a counter is there before the completion that reports it */
-            ring_post(&s->completions, &out);
+        moved = true;
+        if (came == ANSWERED) {
+            answer(d, s, &out);
             posted = true;
         }
+        /* An unfinished job has had its turn. */
+        going = came == ANSWERED || (came == WAITS && set_aside(s));
     }
     d->work += cost;
     if (posted && doze_must_wake(s->worker_doze, &s->doze_answered)) {
@@ -367,5 +429,5 @@ bool session_turn(struct daemon *d, struct session *s)
         session_end(d, s, false, "its ring has an impossible index");
         return true;
     }
-    return cost > 0;
+    return moved;
 }

@@ -39,7 +39,7 @@ struct opened_space {
 };
 
 /* An operation that goes on over several turns, because it moves many blocks. The session's later
- * records wait for it; other sessions do not. */
+ * records wait for it, but not while it waits for the disk; other sessions never do. */
 struct job {
     uint32_t op; /* OP_NOP: none */
     struct request request;
@@ -57,6 +57,11 @@ struct job {
     struct disk_flush *disk_flush; /* FLUSH: on its way */
     bool reaped;              /* FLUSH: only the disk is left */
     struct spill spill;       /* SNAPSHOT_SPILL */
+};
+
+struct waiting {
+    struct list link; /* session.waiting */
+    struct job job;
 };
 
 struct session {
@@ -83,6 +88,8 @@ struct session {
     uint32_t doze_answered;
 
     struct job job;
+    struct list waiting; /* jobs that wait for the disk: no more than its ring has entries */
+    uint32_t n_waiting;
     struct opened_space *opened;
     uint32_t n_opened, cap_opened;
     uint64_t n_requests;
@@ -99,8 +106,9 @@ void session_end(struct daemon *d, struct session *s, bool clean, const char *wh
 /* Drain up to a turn's work of its request ring. True if it had any. May end the session. */
 bool session_turn(struct daemon *d, struct session *s);
 
-/* What a turn would find. PAUSED: its completion ring is full; only the worker can change that. */
-enum session_state { SESSION_IDLE, SESSION_READY, SESSION_PAUSED };
+/* What a turn would find. PAUSED: its completion ring is full; only the worker can change that.
+ * WAITING: what is left waits for the disk. */
+enum session_state { SESSION_IDLE, SESSION_READY, SESSION_WAITING, SESSION_PAUSED };
 enum session_state session_look(struct session *s);
 
 #endif

@@ -29,11 +29,29 @@ static void make_index(struct local *x, const struct model_config *config, uint6
     d->header->params = p;
     d->index_segment = (struct segment){.fd = -1, .base = d->header, .bytes = plan.bytes};
     REQUIRE(pool_init(&d->pool, config->n_blocks));
-    d->index = index_new(
-        &(struct index_config){.region = d->header, .pool = &d->pool, .policy = x->options.policy});
+    d->index = index_new(&(struct index_config){.region = d->header,
+                                                .pool = &d->pool,
+                                                .policy = x->options.policy,
+                                                .admit = config->admit});
     REQUIRE(d->index != NULL);
     d->spaces = spaces_new(d->index);
     REQUIRE(d->spaces && leases_init(&d->leases, 256, config->n_slots));
+}
+
+void local_snapshots(struct local *x, const struct model_config *config, struct tier *tier,
+                     uint64_t wait_ns)
+{
+    x->d.snapshots = snapshots_new(&(struct snapshots_config){.index = x->d.index,
+                                                              .tier = tier,
+                                                              .n_slots = config->n_slots,
+                                                              .n_tier = config->n_tier,
+                                                              .alpha = config->alpha,
+                                                              .spill_min_tokens = config->spill_min,
+                                                              .wait_ns = wait_ns,
+                                                              .counters = &x->d.counters});
+    REQUIRE(x->d.snapshots != NULL);
+    x->d.n_slots = config->n_slots;
+    x->d.n_tier = config->n_tier;
 }
 
 static void make_snapshots(struct local *x, const struct model_config *config,
@@ -46,16 +64,7 @@ static void make_snapshots(struct local *x, const struct model_config *config,
                                        .fate = fate,
                                        .arg = arg};
     x->tier = config->n_tier ? trial_new(&trial) : NULL;
-    x->d.snapshots = snapshots_new(&(struct snapshots_config){.index = x->d.index,
-                                                              .tier = x->tier,
-                                                              .n_slots = config->n_slots,
-                                                              .n_tier = config->n_tier,
-                                                              .alpha = config->alpha,
-                                                              .spill_min_tokens = config->spill_min,
-                                                              .counters = &x->d.counters});
-    REQUIRE(x->d.snapshots != NULL);
-    x->d.n_slots = config->n_slots;
-    x->d.n_tier = config->n_tier;
+    local_snapshots(x, config, x->tier, 0);
 }
 
 struct local *local_new(const struct model_config *config, uint64_t hash_mask, uint64_t seed,
@@ -77,7 +86,7 @@ struct local *local_new(const struct model_config *config, uint64_t hash_mask, u
     x->d.layout.block_tokens = config->block_tokens;
     x->d.n_blocks = config->n_blocks;
     make_index(x, config, hash_mask);
-    if (config->n_slots)
+    if (config->n_slots && !config->n_disk)
         make_snapshots(x, config, fate, arg);
     x->d.carved = true;
     daemon_publish(&x->d);
@@ -89,9 +98,9 @@ void local_free(void *self)
     struct local *x = self;
     for (int c = 0; c < CONNS; c++)
         REQUIRE(x->session[c] == NULL);
+    snapshots_free(x->d.snapshots); /* whose tier may be the disk's */
     disk_stop(x->d.disk);
     leases_deinit(&x->d.leases);
-    snapshots_free(x->d.snapshots);
     spaces_free(x->d.spaces);
     index_free(x->d.index);
     pool_deinit(&x->d.pool);
@@ -113,6 +122,7 @@ void local_attach(void *self, int conn, const char *group)
     s->request_arena = calloc(1, ARENA);
     s->completion_arena = calloc(1, ARENA);
     s->arena_bytes = ARENA;
+    list_init(&s->waiting);
     s->group = group_join(&x->d, UID, group ? group : "");
     list_append(&x->d.sessions, &s->link);
     x->d.n_sessions++;
@@ -125,7 +135,7 @@ void local_detach(void *self, int conn, bool clean)
 {
     struct local *x = self;
     struct session *s = x->session[conn];
-    dispatch_abandon(&x->d, s);
+    dispatch_abandon(&x->d, &s->job);
     if (!clean)
         group_mourn(s);
     leases_session_end(&x->d, s, clean);
@@ -155,7 +165,7 @@ static bool answered(struct local *x, bool done, const struct wire_completion *c
 bool local_begin(struct local *x, int conn, const struct request *rq, struct wire_completion *c)
 {
     uint64_t cost = 0;
-    bool done = dispatch_request(&x->d, x->session[conn], rq, c, &cost);
+    bool done = dispatch_request(&x->d, x->session[conn], rq, c, &cost) == ANSWERED;
     return answered(x, done, c, rq->op, cost);
 }
 
@@ -164,7 +174,7 @@ bool local_go_on(struct local *x, int conn, struct wire_completion *c)
     uint64_t cost = 0;
     struct session *s = x->session[conn];
     uint16_t op = s->job.request.op;
-    bool done = dispatch_continue(&x->d, s, c, &cost);
+    bool done = dispatch_continue(&x->d, s, &s->job, c, &cost) == ANSWERED;
     return answered(x, done, c, op, cost);
 }
 
