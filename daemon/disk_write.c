@@ -62,16 +62,30 @@ static void marks_end(struct disk *k, struct chain *c)
     index_written(k->d->index, at, c->marked);
 }
 
-/* Slots, generations and bodies for n blocks that end at c->end; returns for how many: the first
- * that no header can describe ends it. */
-static uint32_t fill(struct disk *k, const struct chain *c, struct swap_order *o, uint32_t n)
+/* At most n; there may be fewer than were counted, since a device may become sick at any time. */
+static uint32_t take_slots(struct disk *k, uint32_t n, uint32_t slot[SWAP_BATCH])
 {
-    uint32_t slot[SWAP_BATCH], got = 0, used = 0;
-    while (got < n) {
-        uint32_t first, run = swap_slots_take(k->swap, STORE_BLOCKS, n - got, &first);
+    uint32_t got = 0, first, run = 1;
+    while (got < n && run) {
+        run = swap_slots_take(k->swap, STORE_BLOCKS, n - got, &first);
         for (uint32_t i = 0; i < run; i++)
             slot[got++] = first + i;
     }
+    return got;
+}
+
+static void give_slots(struct disk *k, const uint32_t *slot, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        swap_slot_give(k->swap, STORE_BLOCKS, slot[i]);
+}
+
+/* Generations and bodies for n blocks that end at c->end; returns for how many: the first that no
+ * header can describe ends it. */
+static uint32_t fill(struct disk *k, const struct chain *c, struct swap_order *o,
+                     const uint32_t *slot, uint32_t n)
+{
+    uint32_t used = 0;
     for (; used < n; used++) {
         struct swap_record *r = &o->record[used];
         struct place at = place_in(c, used);
@@ -80,8 +94,6 @@ static uint32_t fill(struct disk *k, const struct chain *c, struct swap_order *o
             break;
         r->generation = swap_generation(k->swap);
     }
-    for (uint32_t i = used; i < n; i++)
-        swap_slot_give(k->swap, STORE_BLOCKS, slot[i]);
     return used;
 }
 
@@ -111,7 +123,7 @@ static bool chain_go(struct disk *k, struct chain *c)
     if (n == 0)
         return true; /* another chain writes there: look again */
     index_written(ix, end, n);
-    uint32_t room = make_slots(k, n); /* no more copies go than that */
+    uint32_t slot[SWAP_BATCH], room = take_slots(k, make_slots(k, n), slot);
     if (room == 0)
         return chain_starves(k);
     struct swap_order *o = swap_order_new(k->swap, SWAP_WRITE, STORE_BLOCKS);
@@ -119,12 +131,14 @@ static bool chain_go(struct disk *k, struct chain *c)
     if (n == 0) {
         if (o)
             swap_order_free(k->swap, o);
+        give_slots(k, slot, room);
         k->no_order |= !o; /* all are out, or there is no memory for one: look again */
         return true;
     }
     c->marked = n;
     c->end = end.depth;
-    o->n = fill(k, c, o, n);
+    o->n = fill(k, c, o, slot, n);
+    give_slots(k, slot + o->n, room - o->n);
     if (o->n == 0) {
         marks_end(k, c);
         index_unwritable(ix, c->leaf.where);
@@ -177,7 +191,7 @@ void chain_over(struct disk *k, struct swap_order *o)
 
 bool disk_can_write(const struct disk *k)
 {
-    return !k->scanning && disk_now_ns() >= k->full_until_ns && swap_facts(k->swap).healthy;
+    return !k->scanning && disk_now_ns() >= k->full_until_ns && swap_facts(k->swap).writable;
 }
 
 /* In good time: by insert, or as there are too few pages that can be had at once, free, or idle

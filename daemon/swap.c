@@ -89,7 +89,7 @@ static bool tables_init(struct swap *sw)
     }
     list_init(&sw->spare);
     sw->scanning = true;
-    sw->facts.healthy = true;
+    sw->facts.healthy = sw->facts.writable = true;
     unsigned size = RING_MIN; /* every order, every batch of the scan, and a note of growth */
     while (size < sw->config.depth * ORDERS_A_DEPTH + SWAP_SCANS + 1)
         size *= 2;
@@ -383,5 +383,6 @@ struct swap_facts swap_facts(const struct swap *sw)
         .uring = shm_load(&f->uring),
         .growing = shm_load(&f->growing),
         .healthy = shm_load(&f->healthy),
+        .writable = shm_load(&f->writable),
     };
 }

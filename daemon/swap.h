@@ -84,7 +84,8 @@ uint32_t swap_slots(const struct swap *sw, enum swap_store_kind store); /* the b
 /* That exist by now, as far as swap_take has seen. */
 uint32_t swap_ready(const struct swap *sw, enum swap_store_kind store);
 uint32_t swap_free(const struct swap *sw, enum swap_store_kind store);
-/* A run of up to n free slots of one file, in turn from each file; 0: there is none. */
+/* A run of up to n free slots of one file, in turn from each file; 0: there is none. While some
+ * files are sick and some are not, only those of the latter count. */
 uint32_t swap_slots_take(struct swap *sw, enum swap_store_kind store, uint32_t n, uint32_t *slot);
 void swap_slot_give(struct swap *sw, enum swap_store_kind store, uint32_t slot);
 /* A record of the scan is kept: its slot is not free when the scan is over, unless it is given
@@ -158,6 +159,7 @@ struct swap_facts {
     bool growing; /* there are fewer slots than it wants, and it could have more */
     bool healthy; /* false: a file is sick, after errors in a row or an operation that does not come
                      back: its writes are refused, its reads fail at once, until a probe succeeds */
+    bool writable; /* not all files of blocks are sick: slots are those of the others */
 };
 struct swap_facts swap_facts(const struct swap *sw);
 

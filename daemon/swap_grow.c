@@ -21,17 +21,21 @@ enum { PROBE_WRITE, PROBE_READ };
 
 static void tell_health(struct swap *sw)
 {
-    bool healthy = true;
-    for (unsigned i = 0; i < sw->n_files; i++)
-        healthy &= !sw->file[i].sick;
+    bool healthy = true, writable = false;
+    for (unsigned i = 0; i < sw->n_files; i++) {
+        const struct swap_file *f = &sw->file[i];
+        healthy &= !f->sick;
+        writable |= !f->sick && f->store == STORE_BLOCKS;
+    }
     shm_store(&sw->facts.healthy, healthy);
+    shm_store(&sw->facts.writable, writable);
 }
 
 void file_sick(struct swap *sw, struct swap_file *f, const char *reason)
 {
     if (f->sick)
         return;
-    f->sick = true;
+    shm_store(&f->sick, true);
     f->retry_ns = sw->now_ns + PROBE_NS;
     log_warning("%s: %s; not used until a probe succeeds", f->name, reason);
     tell_health(sw);
@@ -77,7 +81,7 @@ void probe_over(struct swap *sw, struct op *op, int error)
     f->retry_ns = sw->now_ns + PROBE_NS;
     if (error || !f->probe[0])
         return;
-    f->sick = false;
+    shm_store(&f->sick, false);
     f->errors = 0;
     log_info("%s: works again", f->name);
     tell_health(sw);

@@ -20,8 +20,8 @@ enum {
     EXTENT_SLOTS_MIN = 16,
     SWAP_SCANS = 16,      /* SCAN orders out */
     SWAP_WAVE = 16,       /* operations of growth at once */
-    SWAP_BACKGROUND = 64, /* operations beside those that depth counts: 16 of growth, a probe a file,
-                             16 of the scan */
+    SWAP_BACKGROUND = 64, /* operations beside those that depth counts: 16 of growth, a probe a
+                             file, 16 of the scan */
 };
 
 #define SECOND_NS 1000000000ull
@@ -60,12 +60,13 @@ struct swap_file {
     bool owed;          /* superblocks or flush records could not be written: they will be */
     uint32_t unretired; /* slots whose retirement could not: the same */
     bool full;          /* growth waits */
-    bool sick, probing;
+    bool probing;
+    uint32_t sick;      /* the index thread reads it */
     uint64_t narrow_ns; /* no waves before */
-    uint8_t *probe;    /* a block for it */
-    unsigned errors;   /* in a row */
-    uint64_t said_ns;  /* when one was last logged */
-    uint64_t retry_ns; /* when to grow, probe or write what is owed again */
+    uint8_t *probe;     /* a block for it */
+    unsigned errors;    /* in a row */
+    uint64_t said_ns;   /* when one was last logged */
+    uint64_t retry_ns;  /* when to grow, probe or write what is owed again */
 };
 
 /* What a slot's header on disk says, as far as it is known. The file's header is not read again. */

@@ -190,26 +190,46 @@ uint32_t swap_ready(const struct swap *sw, enum swap_store_kind store)
     return n;
 }
 
+static bool sick(const struct file_slots *f)
+{
+    return shm_load(&f->file->sick);
+}
+
+static bool all_sick(const struct slots *l)
+{
+    for (unsigned i = 0; i < l->n_files; i++)
+        if (!sick(&l->file[i]))
+            return false;
+    return true;
+}
+
+static uint32_t free_in(const struct slots *l, bool sick_too)
+{
+    uint32_t n = 0;
+    for (unsigned i = 0; i < l->n_files; i++)
+        if (sick_too || !sick(&l->file[i]))
+            n += l->file[i].n_free;
+    return n;
+}
+
 uint32_t swap_free(const struct swap *sw, enum swap_store_kind store)
 {
     const struct slots *l = sw->slots[store];
-    uint32_t n = 0;
-    for (unsigned i = 0; i < l->n_files; i++)
-        n += l->file[i].n_free;
-    return n;
+    return free_in(l, all_sick(l));
 }
 
 static void tell_taken(struct swap *sw, enum swap_store_kind store)
 {
-    shm_store(&sw->taken[store], swap_ready(sw, store) - swap_free(sw, store));
+    shm_store(&sw->taken[store], swap_ready(sw, store) - free_in(sw->slots[store], true));
 }
 
 uint32_t swap_slots_take(struct swap *sw, enum swap_store_kind store, uint32_t n, uint32_t *slot)
 {
     struct slots *l = sw->slots[store];
+    bool sick_too = all_sick(l);
     for (unsigned k = 0; k < l->n_files; k++) {
         struct file_slots *f = &l->file[l->next++ % l->n_files];
-        if (!f->n_free || !n)
+        if (!f->n_free || !n || (!sick_too && sick(f)))
             continue;
         uint32_t got = take_run(f, n, slot);
         tell_taken(sw, store);

@@ -70,7 +70,7 @@ static void show_disk(uint32_t n_disk, const struct counters *c)
         (ull)c->disk_used, n_disk, (ull)c->disk_ready_blocks,
         c->disk_scan_done ? "" : ", looking for more", c->disk_uring ? "io_uring" : "threads",
         (ull)c->disk_in_flight, (ull)c->disk_read_blocks, (ull)c->disk_written_blocks,
-        (ull)c->disk_errors, c->disk_healthy ? "" : "; unhealthy: no writes, reads fail");
+        (ull)c->disk_errors, c->disk_healthy ? "" : "; unhealthy: a file is not used");
     if (c->disk_unused_files)
         printf("\n              %llu file%s not ours and not in use: see the log of prefixd",
                (ull)c->disk_unused_files, c->disk_unused_files == 1 ? " is" : "s are");

@@ -274,7 +274,8 @@ struct swap_facts swap_facts(const struct swap *sw)
                                .errors = sw->errors,
                                .in_flight = sw->n_out,
                                .growing = swap_ready(sw, STORE_BLOCKS) < sw->store[0].n,
-                               .healthy = sw->healthy && !sw->disk->dead};
+                               .healthy = sw->healthy && !sw->disk->dead,
+                               .writable = sw->healthy && !sw->disk->dead};
 }
 
 /* ---- slots ---- */

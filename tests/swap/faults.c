@@ -128,6 +128,8 @@ static bool fits(const struct fault_where *w, const struct engine_op *op)
         return false;
     if ((w->payload && header) || (w->headers && !header))
         return false;
+    if (w->file && w->file != op->file / 2 + 1u)
+        return false;
     return op->offset >= w->from && (!w->to || op->offset < w->to);
 }
 

@@ -37,6 +37,7 @@ struct fault_where {
     bool payload; /* not headers, growth, probes or the scan: places of slots */
     bool headers;
     uint64_t from, to; /* file offsets */
+    unsigned file;     /* the how manieth of all, from 1 */
 };
 
 void faults_plan(enum fault fault, struct fault_where where, unsigned skip, unsigned count);

@@ -285,6 +285,46 @@ START_TEST(sick_and_well_again)
 }
 END_TEST
 
+/* A sick file of two: what is new goes to the other, whose reads go on. */
+START_TEST(one_sick_of_two)
+{
+    enum { EACH = 40 };
+    struct rig r, more;
+    struct written w[20], x;
+    faults_clear();
+    rig_init(&r, PAGE, N, EACH);
+    rig_init(&more, PAGE, 1, 1);
+    memcpy(r.dir[1], more.dir[0], sizeof r.dir[1]);
+    r.config.path[1] = r.dir[1];
+    r.config.n_paths = 2;
+    r.config.uring = _i == 0;
+    rig_budget(&r, STORE_BLOCKS, EACH);
+    rig_start(&r);
+    rig_wait_ready(&r, STORE_BLOCKS, 2 * EACH);
+    for (int i = 0; i < 20; i++)
+        ck_assert_int_eq(rig_write(&r, 0, 1, &w[i]), SWAP_GOOD);
+    faults_plan(FAULT_EIO, (struct fault_where){.file = 1}, 0, 1000000);
+    for (int i = 0; i < 20; i++) /* in turn from each: 10 are in the first */
+        ck_assert_int_eq(rig_read(&r, &w[i]), w[i].slot < EACH ? SWAP_FAILED : SWAP_GOOD);
+    ck_assert(!swap_facts(r.sw).healthy);
+    ck_assert(swap_facts(r.sw).writable);
+    ck_assert_uint_eq(swap_free(r.sw, STORE_BLOCKS), EACH - 10);
+    for (int i = 10; i < EACH; i++) {
+        ck_assert_int_eq(rig_write(&r, 0, 1, &x), SWAP_GOOD);
+        ck_assert_uint_ge(x.slot, EACH);
+        ck_assert_int_eq(rig_read(&r, &x), SWAP_GOOD);
+    }
+    uint32_t slot;
+    ck_assert_uint_eq(swap_slots_take(r.sw, STORE_BLOCKS, 1, &slot), 0);
+    faults_clear();
+    EVENTUALLY(10000, swap_facts(r.sw).healthy);
+    ck_assert_uint_eq(swap_free(r.sw, STORE_BLOCKS), EACH - 10);
+    ck_assert_int_eq(rig_write(&r, 0, 1, &x), SWAP_GOOD);
+    ck_assert_uint_lt(x.slot, EACH);
+    rig_deinit(&r);
+}
+END_TEST
+
 /* An operation that hangs takes only its own order with it. */
 START_TEST(hanging)
 {
@@ -477,6 +517,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, late_completions, 0, 2);
     tcase_add_loop_test(t, a_thousand_through_eight, 0, 2);
     tcase_add_loop_test(t, sick_and_well_again, 0, 2);
+    tcase_add_loop_test(t, one_sick_of_two, 0, 2);
     tcase_add_loop_test(t, hanging, 0, 2);
     tcase_add_loop_test(t, storm, 0, 2);
     tcase_add_loop_test(t, faults_of_the_scan, 0, 2);
