@@ -26,9 +26,10 @@
  *            The daemon is one thread, so its changes are one step each, but for readers: a look at a
  *            node whose version moves is over (as in index.pml). Pages go wherever no hold is, not
  *            deepest first: more than the code does. Tail blocks and snapshots are held by the same
- *            index_hold. A match that is on disk in part: what is absent holds nothing. The counts behind kept_prefix are computed, not kept: the audit compares those
- *            after every step of the tests. Bounds: RESOLVE_BLOCKS, retries (RETRY and a place that is gone
- *            mean once more, for ever). One lease.
+ *            index_hold. A match that is on disk in part: what is absent holds nothing. The counts behind
+ *            kept_prefix are computed, not kept: the audit compares those after every step of the
+ *            tests. Bounds: RESOLVE_BLOCKS, retries (RETRY and a place that is gone mean once more, for
+ *            ever). One lease.
  *
  * MUTATION NO_RESOLVE_IDENTITY  index_resolve: the identity is the same
  * MUTATION NO_RESOLVE_DEPTH     index_resolve: the depth is not beyond the end

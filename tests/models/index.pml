@@ -30,10 +30,10 @@
  *            with one that the reader holds is ever looked at, and they are never used again, so flags say
  *            it all, and the writer may go on for ever. A child names its parent's identity of now: nobody
  *            cuts or frees a node that has children (the guards below, and the audit, say so). Versions
- *            are flags as well (their wrap is 2^31 changes of one node during one look). Units: a node has its blocks
- *            itself; units are given back, and taken by others, when the version has moved. The parent's
- *            version, which moves with its children, only makes misses count: it stays. Runs of 2
- *            blocks, 3 nodes beside the root, 3 blocks of a query: enough for each of the ways that
+ *            are flags as well (their wrap is 2^31 changes of one node during one look). Units: a node has
+ *            its blocks itself; units are given back, and taken by others, when the version has moved.
+ *            The parent's version, which moves with its children, only makes misses count: it stays. Runs
+ *            of 2 blocks, 3 nodes beside the root, 3 blocks of a query: enough for each of the ways that
  *            index_read.c names. Extras, snapshots, pages are read under the same versions as blocks. More
  *            than one root: root.pml. That stores and loads are seen in order: VERSION of tests/litmus.
  *

@@ -20,15 +20,15 @@
  * PROPERTIES  A page is handed out only when no device uses it. A block is published only with its own
  *            bytes, all of which have come. What is written is the block's, and stays so while it is
  *            read. A block whose copy is good, on a disk that does not fail, is never lost. A fetch that
- *            nothing is under way for can go on. When no fetch
- *            and no lease has a page, all that are not cached are free.
+ *            nothing is under way for can go on. When no fetch and no lease has a page, all that are not
+ *            cached are free.
  *
  * LEFT OUT   Orders of several blocks (each is one here, and they end in any order); who waits for a fetch
  *            (nobody: it goes on by itself); leases' holds: those protect more than here, where only
  *            transfers hold. Generations: a header that was written anew since the read was ordered
  *            does not fit, which is all they are for. Checksums find what they are to find. An answer
  *            is taken when the device is ready, not later. One lease that computes blocks anew, one
- *            chain, one I/O fault.
+ *            chain of this path and one elsewhere, one I/O fault.
  *
  * MUTATION FREE_WHILE_READING   publish: a page that is still read into is left alone
  * MUTATION PUBLISH_WHAT_FAILED  read_over: what does not check is not good
