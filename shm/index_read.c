@@ -54,7 +54,8 @@ bool index_view_init(struct index_view *view, const void *base, uint64_t bytes)
  */
 enum sight { SIGHT_NO, SIGHT_YES, SIGHT_UNSURE };
 
-static enum sight space_root(const struct index_view *view, uint64_t number, uint32_t *root)
+static enum sight space_root(const struct index_view *view, uint64_t number, uint32_t *root,
+                             uint32_t *seen)
 {
     uint32_t slot = (uint32_t)number;
     if (slot >= view->params.max_spaces)
@@ -71,11 +72,20 @@ static enum sight space_root(const struct index_view *view, uint64_t number, uin
             continue;
         }
         *root = at;
+        *seen = version;
         return state != SPACE_FREE && is == number && at != 0 && at < view->plan.max_nodes
                    ? SIGHT_YES
                    : SIGHT_NO;
     }
     return SIGHT_UNSURE;
+}
+
+/* A flush gives a space another root, and the old one's number may be another space's root by now.
+ */
+static bool space_still(const struct index_view *view, uint64_t number, uint32_t seen)
+{
+    shm_read_fence();
+    return shm_load(&index_space_at(view, (uint32_t)number)->version) == seen;
 }
 
 uint64_t index_child_hash(const struct index_view *v, uint32_t parent, const uint32_t *tokens)
@@ -295,12 +305,13 @@ static bool step_again(const struct index_view *v, struct step *at, uint32_t lim
 }
 
 /* One walk from the root; false if something moved under it in a way that needs a new one. */
-static bool walk_once(const struct index_view *v, uint32_t root, const struct index_query *q,
-                      uint32_t limit, struct index_found *found)
+static bool walk_once(const struct index_view *v, uint64_t space, uint32_t version, uint32_t root,
+                      const struct index_query *q, uint32_t limit, struct index_found *found)
 {
     struct step steps[2] = {{.id = root}}, *at = &steps[0], *next = &steps[1];
     at->hash = hash_ahead(v, root, 0, limit, q);
-    if (!seen_read(v, root, &at->seen) || !(at->seen.flags & NODE_ROOT))
+    if (!seen_read(v, root, &at->seen) || !(at->seen.flags & NODE_ROOT) ||
+        !space_still(v, space, version))
         return false;
     *found = (struct index_found){.root = root};
     for (int tries = 0; tries < RETRIES;) {
@@ -331,14 +342,14 @@ bool index_walk(const struct index_view *v, uint64_t space, const struct index_q
     uint64_t whole = q->n_tokens / v->params.block_tokens;
     if (limit > whole)
         limit = (uint32_t)whole;
-    uint32_t root = 0;
+    uint32_t root = 0, version = 0;
     for (int tries = 0; tries < RETRIES; tries++) {
-        enum sight there = space_root(v, space, &root);
+        enum sight there = space_root(v, space, &root, &version);
         if (there == SIGHT_NO)
             return false;
         if (there == SIGHT_UNSURE)
             break;
-        if (walk_once(v, root, q, limit, found))
+        if (walk_once(v, space, version, root, q, limit, found))
             return true;
         cpu_relax();
     }

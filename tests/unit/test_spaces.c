@@ -1,6 +1,7 @@
 /* Spaces at the limit of their tables: every node, every slot in use. */
 #include "daemon/space.h"
 #include "tests/harness.h"
+#include "tests/unit/hooked_read.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -29,7 +30,8 @@ static void house_new(struct house *h)
     struct index_header *header =
         mmap(NULL, plan.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(header, MAP_FAILED);
-    header->params = p;
+    *header = (struct index_header){
+        .magic = INDEX_MAGIC, .format = LAYOUT_FORMAT, .params = p, .ready = 1};
     *h = (struct house){.header = header, .bytes = plan.bytes};
     ck_assert(pool_init(&h->pool, BLOCKS));
     h->ix = index_new(
@@ -62,15 +64,22 @@ static void audit(const struct house *h)
     ck_assert_uint_eq(spaces_audit(h->spaces, show, NULL), 0);
 }
 
-/* Cache the one block [token] in the base space and hold it. */
-static void cache_one(struct house *h, uint32_t token, struct hold *hold)
+/* Cache the one block [token] in a space. */
+static struct place cache_in(struct house *h, uint32_t slot, uint32_t token)
 {
-    uint32_t root = spaces_root(h->spaces, 0), page = pool_take(&h->pool);
+    uint32_t root = spaces_root(h->spaces, slot), page = pool_take(&h->pool);
     struct index_query q = {.tokens = &token, .n_tokens = 1};
     struct place where = {index_node_at(index_view_of(h->ix), root)->identity, root, 0};
     uint8_t taken;
     ck_assert_uint_eq(index_insert(h->ix, &q, &page, 1, &taken, &where), 1);
-    index_hold(h->ix, hold, where);
+    index_stamp(h->ix, where);
+    return where;
+}
+
+/* In the base space, and hold it. */
+static void cache_one(struct house *h, uint32_t token, struct hold *hold)
+{
+    index_hold(h->ix, hold, cache_in(h, 0, token));
 }
 
 static void flush_base(struct house *h)
@@ -141,12 +150,82 @@ START_TEST(audit_is_clean_while_a_flush_goes_on)
 }
 END_TEST
 
+/* ---- readers ---------------------------------------------------------------------------- */
+
+enum { MINE = 7, THEIRS = 42 };
+
+/* Tenant A's tree goes, and B gets its root. */
+static struct {
+    struct house h;
+    bool flush; /* or else A falls asleep */
+    uint32_t a, loads, at;
+} moved;
+
+static uint32_t tenant(struct house *h, char name)
+{
+    struct space_key key = {.tenant_len = 1, .tenant = {(uint8_t)name}};
+    uint32_t slot;
+    REQUIRE(spaces_open(h->spaces, &key, &slot));
+    return slot;
+}
+
+static void root_moves(void)
+{
+    struct house *h = &moved.h;
+    if (moved.loads++ != moved.at)
+        return;
+    uint32_t root = spaces_root(h->spaces, moved.a);
+    if (moved.flush) {
+        bool done = false;
+        struct place old = spaces_flush(h->spaces, moved.a);
+        index_reap(h->ix, old, BLOCKS, &done);
+        REQUIRE(done);
+    } else {
+        index_evict(h->ix, 1);
+        spaces_close(h->spaces, moved.a);
+    }
+    uint32_t b = tenant(h, 'B');
+    REQUIRE_EQ(spaces_root(h->spaces, b), root);
+    cache_in(h, b, THEIRS);
+}
+
+static void nothing_moves(void)
+{
+}
+
+/* pfx_peek of tenant A, who asks for what B alone has, with that change between any two loads. */
+START_TEST(b16_a_walk_ends_in_its_own_space)
+{
+    moved.flush = _i;
+    moved.at = 0;
+    do {
+        struct house *h = &moved.h;
+        house_new(h);
+        moved.a = tenant(h, 'A');
+        moved.loads = 0;
+        cache_in(h, moved.a, MINE);
+        static const uint32_t token = THEIRS;
+        struct index_query q = {.tokens = &token, .n_tokens = 1};
+        struct index_found f = {0};
+        uint64_t number = spaces_number(h->spaces, moved.a);
+        hooked_between_loads = root_moves;
+        bool there = hooked_index_walk(index_view_of(h->ix), number, &q, 1, &f);
+        hooked_between_loads = nothing_moves;
+        ck_assert_msg(!there || f.where.depth == 0, "a change before load %u: another's block",
+                      moved.at);
+        house_free(h);
+    } while (moved.at++ < moved.loads);
+    ck_assert_uint_ge(moved.at, 20); /* a space, a root and a bucket have been read */
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("spaces");
     TCase *t = tcase_create("all");
     tcase_add_test(t, flush_with_every_node_in_use);
     tcase_add_test(t, audit_is_clean_while_a_flush_goes_on);
+    tcase_add_loop_test(t, b16_a_walk_ends_in_its_own_space, 0, 2);
     suite_add_tcase(s, t);
     return s;
 }
