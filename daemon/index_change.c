@@ -372,6 +372,7 @@ static void node_merge(struct index *ix, uint32_t upper)
     children_add(ix, parent, lower);
     bucket_add(ix, lower);
     hung_merge(ix, upper, lower);
+    shm_store(&u->n_blocks, 0); /* until it is freed: what its units have lost was in its run */
     node_end(ix, lower);
     node_end(ix, upper);
     node_end(ix, parent);
