@@ -284,15 +284,18 @@ static enum sight probe_child(const struct index_view *v, const struct step *at,
 }
 
 /* A miss counts only if the parent has not moved since its run was compared. If it has, it may have
- * grown, or split (then the same words describe its lower part): go on in it. False: walk anew. */
+ * grown, or split (then the same words describe its lower part): go on in it. False: walk anew; as
+ * well if we stand behind its end, for then it has been merged into its child. */
 static bool step_again(const struct index_view *v, struct step *at, uint32_t limit,
                        const struct index_query *q)
 {
     uint64_t identity = at->seen.identity;
     struct seen *s = &at->seen;
-    if (!seen_read(v, at->id, s) || s->identity != identity || at->depth < s->start)
+    if (!seen_read(v, at->id, s) || s->identity != identity)
         return false;
     uint32_t end = s->start + s->n_blocks;
+    if (at->depth < s->start || at->depth > end)
+        return false;
     if (end > at->depth) {
         uint32_t n = (end < limit ? end : limit) - at->depth;
         uint32_t more = run_match(v, s, at->depth, n, q);

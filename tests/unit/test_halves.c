@@ -156,6 +156,15 @@ static void walks_without_the_image(const struct half *what, const struct index_
     RIGHT(f.where.depth <= what->image);
 }
 
+static void walks(const struct half *what, const struct index_view *v, struct place where)
+{
+    (void)where;
+    struct index_query q = query_of(what->asked, &run.image);
+    struct index_found f = {0};
+    REQUIRE(hooked_index_walk(v, 0, &q, MOST, &f));
+    RIGHT(f.ask || f.where.depth >= what->stays);
+}
+
 static void agrees_without_the_image(const struct half *what, const struct index_view *v,
                                      struct place where)
 {
@@ -242,8 +251,9 @@ START_TEST(e31_no_match_without_the_image_in_a_change)
 }
 END_TEST
 
-START_TEST(reader_finds_snapshots_in_a_change)
+START_TEST(reader_finds_what_stays_in_a_change)
 {
+    read_in_halves(walks);
     read_in_halves(finds_the_snapshot);
 }
 END_TEST
@@ -254,7 +264,7 @@ Suite *test_suite(void)
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 120 * SLOW);
     tcase_add_test(t, e31_no_match_without_the_image_in_a_change);
-    tcase_add_test(t, reader_finds_snapshots_in_a_change);
+    tcase_add_test(t, reader_finds_what_stays_in_a_change);
     suite_add_tcase(s, t);
     return s;
 }
