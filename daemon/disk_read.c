@@ -78,15 +78,13 @@ struct fetch *fetch_begin(struct disk *k, struct place where, const uint32_t *pa
 
 /* ---- ordering ------------------------------------------------------------------------------- */
 
-/* Where the copies of the next positions are now: a scan may have found newer ones. */
-static uint32_t copies_of(struct disk *k, struct fetch *f)
+/* Where the copies of positions [from, to) are now: a scan may have found newer ones. */
+static void copies_of(const struct fetch *f, uint32_t from, uint32_t to, uint32_t *slot)
 {
-    uint32_t end = f->n - f->issued < SWAP_BATCH ? f->n : f->issued + SWAP_BATCH;
-    bool there = index_path_ids(index_view_of(k->d->index), f->path.where, f->first + f->issued,
-                                f->first + end, NULL, f->slot + f->issued);
+    bool there = index_path_ids(index_view_of(f->disk->d->index), f->path.where, f->first + from,
+                                f->first + to, NULL, slot);
     assert(there);
     (void)there;
-    return end;
 }
 
 /* One order of what is next; false: nothing is, or no order is to be had. */
@@ -104,10 +102,13 @@ static bool order_next(struct disk *k, struct fetch *f)
     }
     r->fetch = f;
     list_append(&f->readings, &r->link);
-    for (uint32_t end = copies_of(k, f); f->issued < end; f->issued++) {
-        uint32_t i = f->issued, slot = f->slot[i];
+    uint32_t from = f->issued, to = f->n - from < SWAP_BATCH ? f->n : from + SWAP_BATCH;
+    uint32_t now[SWAP_BATCH];
+    for (copies_of(f, from, to, now); f->issued < to; f->issued++) {
+        uint32_t i = f->issued, slot = now[i - from];
         if (f->state[i] != READ_WANTED)
             continue;
+        f->slot[i] = slot;
         if (slot == NO_DISK || k->reader[slot]) {
             f->state[i] = READ_SHARED;
             continue;
@@ -152,6 +153,15 @@ void read_over(struct disk *k, struct swap_order *o)
 /* ---- publishing -------------------------------------------------------------------------------
  */
 
+/* What could not be read is not the block's copy any more: it says nothing about the newer one that
+ * a scan has found. (A write that was cut off leaves a slot its old header, over other bytes.) */
+static bool has_newer(const struct fetch *f, uint32_t i)
+{
+    uint32_t now = f->slot[i];
+    copies_of(f, i, i + 1, &now);
+    return now != f->slot[i];
+}
+
 /* The next block has been read, or has come by another's hand. */
 static bool publish(struct disk *k, struct fetch *f)
 {
@@ -179,13 +189,18 @@ static bool publish(struct disk *k, struct fetch *f)
             f->state[i] = READ_BAD;
         return f->state[i] == READ_BAD;
     }
+    if (f->state[i] == READ_BAD && has_newer(f, i)) {
+        f->state[i] = READ_WANTED;
+        f->issued = i;
+        return true;
+    }
     return false;
 }
 
 static bool fetch_go(struct disk *k, struct fetch *f)
 {
     bool busy = false;
-    while (f->done < f->n && !f->bad && publish(k, f))
+    while (f->done < f->n && publish(k, f))
         busy = true;
     f->bad = f->done < f->n && f->state[f->done] == READ_BAD;
     while (!f->bad && f->in_flight < k->max_reads && order_next(k, f))
