@@ -1,7 +1,8 @@
 /*
  * pages.pml - who may use a page while blocks go to the disk and come back.
  *
- * THE CODE   daemon/disk_read.c fetch_begin, order_next, read_over, publish, fetch_go, fetch_end;
+ * THE CODE   daemon/disk_read.c fetch_begin, copies_of, order_next, read_over, has_newer, publish, fetch_go,
+ *            fetch_end; daemon/disk.c on_slot_gone;
  *            daemon/disk_write.c chain_begin, chain_go, commit; daemon/pool.c;
  *            daemon/index_residency.c index_page_arrive, pages_adopt, index_free_pages,
  *            index_evict_copies, index_copy_commit, index_copy_replace; daemon/disk_restore.c hang
@@ -10,8 +11,9 @@
  *                               slot[i] 0, or where its copy is on disk
  *      pages 1 .. 4             state as in pool.h; bytes: whose they are (i + 1; 0: nobody's);
  *                               into, from: transfers of the device that are under way
- *      slots 1 .. 3             disk: whose bytes the file holds; taken; reader: fetch + 1;
- *                               other: that of a block elsewhere in the tree, which comes and goes
+ *      slots 1 .. 3             disk: whose bytes the file holds; taken; reader: fetch + 1; owed: it is
+ *                               nobody's any more, but still read; other: that of a block elsewhere in
+ *                               the tree, which comes and goes; broken: the one that cannot be read
  *      fetch f of depth[f]      st, f_page, f_slot of each position, done (f: 0, 1)
  *
  * At the start a restart's scan has found an older copy of block 0 (slot 1); the newer one (slot 2), and
@@ -19,16 +21,19 @@
  *
  * PROPERTIES  A page is handed out only when no device uses it. A block is published only with its own
  *            bytes, all of which have come. What is written is the block's, and stays so while it is
- *            read. A block whose copy is good, on a disk that does not fail, is never lost. A fetch that
- *            nothing is under way for can go on. When no fetch and no lease has a page, all that are not
- *            cached are free.
+ *            read. A slot is written only when nobody reads it. A block is lost only if the copy that it
+ *            has, not one that it had, cannot be read. A fetch that nothing is under way for can go on.
+ *            When no fetch and no lease has a page, all that are not cached are free; when nothing is read
+ *            or written, all slots that are no copies are.
  *
  * LEFT OUT   Orders of several blocks (each is one here, and they end in any order); who waits for a fetch
  *            (nobody: it goes on by itself); leases' holds: those protect more than here, where only
  *            transfers hold. Generations: a header that was written anew since the read was ordered
  *            does not fit, which is all they are for. Checksums find what they are to find. An answer
  *            is taken when the device is ready, not later. One lease that computes blocks anew, one
- *            chain of this path and one elsewhere, one I/O fault.
+ *            chain of this path and one elsewhere, one slot that cannot be read until it is written anew.
+ *            From the end of a fetch until its worker's turn (then the block is lost) a scan may still
+ *            find a newer copy: a miss.
  *
  * MUTATION FREE_WHILE_READING   publish: a page that is still read into is left alone
  * MUTATION PUBLISH_WHAT_FAILED  read_over: what does not check is not good
@@ -39,7 +44,9 @@
  * MUTATION ORDER_WHAT_IS_DONE   order_next: not what another has brought meanwhile
  * MUTATION ANY_ORDER            index_page_arrive: front first
  * MUTATION SLOT_OF_BEGIN        order_next: the slot that the tree has now
- * MUTATION LOST_WITH_OLD_COPY   read_over: a slot that is not the block's any more says nothing about it
+ * MUTATION GIVE_WHILE_READING   on_slot_gone: not while it is read
+ * MUTATION NEVER_GIVEN          read_over: it gives back what could not be given while it was read
+ * MUTATION LOST_WITH_OLD_COPY   publish: a slot that is not the block's any more says nothing about it
  * MUTATION SHARED_FOREVER       publish: a shared read that has failed is tried by oneself
  */
 #define PAGES 4
@@ -52,8 +59,9 @@ byte page[2], slot[2];
 mtype state[PAGES + 1] = FREE;
 byte bytes[PAGES + 1], into[PAGES + 1], from[PAGES + 1];
 byte disk[SLOTS + 1], reader[SLOTS + 1];
-bool taken[SLOTS + 1];
+bool taken[SLOTS + 1], owed[SLOTS + 1];
 bool scanning = true, found_newer, faulty;
+byte broken;
 
 /* of fetch f, position i: at AT(f, i) */
 #define AT(f, i) ((f) * 2 + (i))
@@ -112,9 +120,17 @@ inline uncache(i)
     page[i] = 0
 }
 
+/* on_slot_gone; also what the scan does not keep. */
 inline slot_give(s)
 {
+#ifdef GIVE_WHILE_READING
     taken[s] = false
+#else
+    if
+    :: reader[s] -> owed[s] = true
+    :: else -> taken[s] = false
+    fi
+#endif
 }
 
 /* fetch_begin, for the deepest `d` blocks of the path; those without a page get one. */
@@ -163,22 +179,21 @@ inline read_over(f, i, good)
     p = f_page[AT(f, i)];
     into[p]--;
     reader[f_slot[AT(f, i)]] = 0;
+#ifndef NEVER_GIVEN
+    if
+    :: owed[f_slot[AT(f, i)]] -> taken[f_slot[AT(f, i)]] = false
+    :: else
+    fi;
+#endif
+    owed[f_slot[AT(f, i)]] = false;
     bytes[p] = (good && !rewritten[AT(f, i)] -> disk[f_slot[AT(f, i)]] : 0);
     if
     :: good && !rewritten[AT(f, i)] -> st[AT(f, i)] = GOOD
     :: else ->
 #ifdef PUBLISH_WHAT_FAILED
-       st[AT(f, i)] = GOOD;
+       st[AT(f, i)] = GOOD
 #else
-       st[AT(f, i)] = BAD;
-#endif
-#ifndef LOST_WITH_OLD_COPY
-       if
-       :: slot[i] && slot[i] != f_slot[AT(f, i)] -> st[AT(f, i)] = WANTED
-       :: else
-       fi
-#else
-       skip
+       st[AT(f, i)] = BAD
 #endif
     fi;
     rewritten[AT(f, i)] = false;
@@ -215,7 +230,12 @@ inline position_over(f, i)
 #else
 #define TO_ORDER(f, i) (st[AT(f, i)] == WANTED && done[f] <= i && depth[f] > i)
 #endif
-#define F_BAD(f) (done[f] < depth[f] && st[AT(f, done[f])] == BAD && !page[done[f]])
+#ifdef LOST_WITH_OLD_COPY
+#define NEWER(f, i) false
+#else
+#define NEWER(f, i) (slot[i] != f_slot[AT(f, i)])
+#endif
+#define F_BAD(f) (done[f] < depth[f] && st[AT(f, done[f])] == BAD && !page[done[f]] && !NEWER(f, done[f]))
 
 /* publish: the block has come by another's hand. Its position is looked at no more. */
 inline by_another(f, i)
@@ -248,7 +268,7 @@ inline fetch_end(f)
     i = done[f];
     if
     :: i < depth[f] -> /* EIO: the match is cut here, and what nobody else holds is lost (index_lose) */
-       assert(faulty);
+       assert(broken && slot[i] == broken);
        depth[f] = 0;
        if
        :: !HELD(1) && slot[1] && !page[1] -> slot_give(slot[1]); slot[1] = 0
@@ -271,13 +291,16 @@ inline fetch_end(f)
 
 #define POSITION(f, i0) \
     :: d_step { TO_ORDER(f, i0) -> order(f, i0) } \
-    :: d_step { st[AT(f, i0)] == ISSUED -> read_over(f, i0, true) } \
-    :: d_step { st[AT(f, i0)] == ISSUED && !faulty -> faulty = true; read_over(f, i0, false) } \
+    :: d_step { st[AT(f, i0)] == ISSUED && broken != f_slot[AT(f, i0)] -> read_over(f, i0, true) } \
+    :: d_step { st[AT(f, i0)] == ISSUED && (!faulty || broken == f_slot[AT(f, i0)]) -> \
+                faulty = true; broken = f_slot[AT(f, i0)]; read_over(f, i0, false) } \
     :: d_step { NEXT(f, i0) && UNREAD(f, i0) && page[i0] -> by_another(f, i0) } \
     :: d_step { NEXT(f, i0) && COME(f, i0) && !page[i0] -> \
                 move(f_page[AT(f, i0)], INFLIGHT, CACHED); \
                 cache(i0, f_page[AT(f, i0)]); position_over(f, i0); done[f] = i0 + 1 } \
     :: d_step { NEXT(f, i0) && st[AT(f, i0)] == SHARED && !page[i0] && RETRY(f, i0) -> \
+                st[AT(f, i0)] = WANTED } \
+    :: d_step { NEXT(f, i0) && st[AT(f, i0)] == BAD && !page[i0] && NEWER(f, i0) -> \
                 st[AT(f, i0)] = WANTED }
 
 #ifdef SHARED_FOREVER
@@ -303,7 +326,9 @@ inline fetch_end(f)
 
 inline rewrite(s)
 {
+    assert(!reader[s]);
     disk[s] = 0;
+    broken = (broken == s -> 0 : broken);
     j = 0;
     do
     :: j < 4 -> rewritten[j] = rewritten[j] || (st[j] == ISSUED && f_slot[j] == s); j++
@@ -321,7 +346,10 @@ inline rewrite(s)
 
 #define IN_FLIGHT (st[0] == ISSUED || st[1] == ISSUED || st[2] == ISSUED || st[3] == ISSUED)
 #define GOES_ON(f) (!depth[f] || done[f] == depth[f] || F_BAD(f) || page[done[f]] || COME(f, done[f]) || \
-                    TO_ORDER(f, done[f]) || (st[AT(f, done[f])] == SHARED && RETRY(f, done[f])))
+                    TO_ORDER(f, done[f]) || (st[AT(f, done[f])] == SHARED && RETRY(f, done[f])) || \
+                    (st[AT(f, done[f])] == BAD && NEWER(f, done[f])))
+#define IN_USE(s) (slot[0] == s || slot[1] == s || other == s || chain_slot == s)
+#define LEAKED(s) (taken[s] && !IN_USE(s))
 
 active proctype daemon()
 {
@@ -380,7 +408,8 @@ active proctype daemon()
            assert((!page[0] || bytes[page[0]] == 1) && (!page[1] || bytes[page[1]] == 2 && page[0]));
            assert(!slot[1] || slot[0]);
            assert(IN_FLIGHT || (GOES_ON(0) && GOES_ON(1)));
-           assert(depth[0] || depth[1] || lease_page || N_FREE + N_CACHED == PAGES)
+           assert(depth[0] || depth[1] || lease_page || N_FREE + N_CACHED == PAGES);
+           assert(scanning || IN_FLIGHT || !(LEAKED(1) || LEAKED(2) || LEAKED(3)))
        }
     od
 }
