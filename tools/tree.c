@@ -322,8 +322,9 @@ static void print_tenant(const struct index_space *s, bool json)
 
 /* ---- walking -------------------------------------------------------------------------- */
 
-/* Print a node and go below it, if it is still there. `parent` NULL: a root. */
-static void enter(struct walk *w, uint32_t id, struct level *parent)
+/* Print a node and go below it, if it is still there: a child names the parent's identity, a root
+ * (`parent` NULL) has this one. */
+static void enter(struct walk *w, uint32_t id, struct level *parent, uint64_t identity)
 {
     const struct index_view *v = w->view;
     uint32_t *tokens = NULL;
@@ -332,7 +333,8 @@ static void enter(struct walk *w, uint32_t id, struct level *parent)
     struct level here = {0};
     struct marks marks = {0};
     bool still = read_node(v, id, &here.node, tokens, &marks);
-    if (parent && still && here.node.parent_identity != parent->node.identity) {
+    uint64_t its = parent ? here.node.parent_identity : here.node.identity;
+    if (still && its != identity) {
         marks_free(&marks);
         free(tokens);
         return; /* another's by now */
@@ -362,24 +364,29 @@ static void leave(struct walk *w)
         fputs("]}", stdout);
 }
 
-static void walk_root(struct walk *w, uint32_t root)
+static void walk_root(struct walk *w, uint32_t root, uint64_t identity)
 {
-    enter(w, root, NULL);
+    enter(w, root, NULL, identity);
+    if (w->json && w->n_levels == 0)
+        printf("null"); /* it has been flushed */
     while (w->n_levels) {
         struct level *top = &w->level[w->n_levels - 1];
         if (top->next == top->n_children || w->visited > w->view->plan.max_nodes)
             leave(w);
         else
-            enter(w, top->child[top->next++], top);
+            enter(w, top->child[top->next++], top, top->node.identity);
     }
 }
 
-static bool read_space(const struct index_view *v, uint32_t slot, struct index_space *space)
+/* With the identity of its root: the number alone may be another space's root a moment later. */
+static bool read_space(const struct index_view *v, uint32_t slot, struct index_space *space,
+                       uint64_t *identity)
 {
     const struct index_space *shared = index_space_at(v, slot);
     for (int tries = 0; tries < TRIES; tries++) {
         uint32_t version = shm_load_acquire(&shared->version); /* VERSION */
         copy_words(space, shared, sizeof *space);
+        *identity = valid(v, space->root) ? shm_load(&index_node_at(v, space->root)->identity) : 0;
         shm_read_fence();
         if (!(version & 1) && shm_load(&shared->version) == version)
             return space->state != SPACE_FREE && space->tenant_len <= TENANT_MAX;
@@ -393,7 +400,8 @@ static uint32_t walk_spaces(struct walk *w)
     uint32_t shown = 0;
     for (uint32_t slot = 0; slot < w->view->params.max_spaces; slot++) {
         struct index_space s;
-        if (!read_space(w->view, slot, &s))
+        uint64_t identity;
+        if (!read_space(w->view, slot, &s, &identity))
             continue;
         if (opt.space != UINT64_MAX && s.number != opt.space)
             continue;
@@ -403,7 +411,7 @@ static uint32_t walk_spaces(struct walk *w)
         if (w->json)
             printf(",\"root\":");
         if (valid(w->view, s.root))
-            walk_root(w, s.root);
+            walk_root(w, s.root, identity);
         else if (w->json)
             printf("null");
         if (w->json)

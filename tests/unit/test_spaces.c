@@ -2,9 +2,14 @@
 #include "daemon/space.h"
 #include "tests/harness.h"
 #include "tests/unit/hooked_read.h"
+#include "tests/unit/hooked_tree.h"
+
+#include <jansson.h>
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 enum { BLOCKS = 21, SPACES = 3 };
@@ -219,6 +224,49 @@ START_TEST(b16_a_walk_ends_in_its_own_space)
 }
 END_TEST
 
+/* Does that tenant's tree, as it is printed, have the token? */
+static bool shows(const char *text, const char *tenant, const char *token)
+{
+    json_t *tree = json_loads(text, 0, NULL), *space;
+    ck_assert_msg(tree != NULL, "no JSON: %s", text);
+    bool found = false;
+    size_t i;
+    json_array_foreach(json_object_get(tree, "spaces"), i, space)
+    {
+        if (strcmp(json_string_value(json_object_get(space, "tenant")), tenant))
+            continue;
+        char *root = json_dumps(json_object_get(space, "root"), JSON_ENCODE_ANY | JSON_COMPACT);
+        found |= strstr(root, token) != NULL;
+        free(root);
+    }
+    json_decref(tree);
+    return found;
+}
+
+/* The same change, while prefixctl prints all trees. */
+START_TEST(ctl_tree_shows_a_tenant_its_own_tree)
+{
+    bool mine = false, theirs = false;
+    moved.flush = _i;
+    moved.at = 0;
+    do {
+        house_new(&moved.h);
+        moved.a = tenant(&moved.h, 'A');
+        moved.loads = 0;
+        cache_in(&moved.h, moved.a, MINE);
+        hooked_between_loads = root_moves;
+        char *text = hooked_tree(index_view_of(moved.h.ix));
+        hooked_between_loads = nothing_moves;
+        ck_assert_msg(!shows(text, "41", "[42]"), "a change before load %u: %s", moved.at, text);
+        mine |= shows(text, "41", "[7]");
+        theirs |= shows(text, "42", "[42]");
+        free(text);
+        house_free(&moved.h);
+    } while (moved.at++ < moved.loads);
+    ck_assert(mine && theirs);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("spaces");
@@ -226,6 +274,7 @@ Suite *test_suite(void)
     tcase_add_test(t, flush_with_every_node_in_use);
     tcase_add_test(t, audit_is_clean_while_a_flush_goes_on);
     tcase_add_loop_test(t, b16_a_walk_ends_in_its_own_space, 0, 2);
+    tcase_add_loop_test(t, ctl_tree_shows_a_tenant_its_own_tree, 0, 2);
     suite_add_tcase(s, t);
     return s;
 }
