@@ -203,6 +203,14 @@ static bool may_wait(struct disk *k, uint64_t *began_ns)
     return true;
 }
 
+/* Blocks in flight are room soon. What a sick device does not give back in good time is as good as
+ * held. */
+static bool comes_back(const struct disk *k, uint64_t began_ns)
+{
+    return index_busy(k->d->index) &&
+           (swap_facts(k->swap).healthy || disk_now_ns() - began_ns < DISK_WAIT_NS);
+}
+
 enum page_room disk_pages(struct disk *k, uint32_t n, uint64_t *began_ns,
                           struct index_evicted *gone)
 {
@@ -219,8 +227,7 @@ enum page_room disk_pages(struct disk *k, uint32_t n, uint64_t *began_ns,
     (void)index_free_pages(ix, n - p->n_free, true, gone);
     if (p->n_free >= n)
         return PAGES_READY;
-    /* What a sick device does not give back is as good as held. */
-    return index_busy(ix) && swap_facts(k->swap).healthy ? PAGES_SOON : PAGES_NONE;
+    return comes_back(k, *began_ns) ? PAGES_SOON : PAGES_NONE;
 }
 
 bool disk_evict(struct disk *k, uint32_t n, uint64_t *began_ns, struct index_evicted *gone)
@@ -231,7 +238,7 @@ bool disk_evict(struct disk *k, uint32_t n, uint64_t *began_ns, struct index_evi
     if (may_wait(k, began_ns))
         return true;
     (void)index_free_pages(k->d->index, n - gone->freed, true, gone);
-    return gone->freed == n || (index_busy(k->d->index) && swap_facts(k->swap).healthy);
+    return gone->freed == n || comes_back(k, *began_ns);
 }
 
 /* ---- flush
