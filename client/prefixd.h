@@ -342,7 +342,8 @@ int pfx_lookup(pfx *c, const struct pfx_lookup_args *args, struct pfx_match *out
 /* Bring the lease's disk-only blocks (and its tiered snapshot, when deeper than
  * the resident one) to the device; updates *m. Errors: PFX_ESTALE; PFX_ENOSPC leaves all as it
  * was (a lookup with PFX_FETCH then succeeds with disk-only blocks); on PFX_EIO the match is cut
- * before the first lost block and *m says what is left. */
+ * before the first lost block and *m says what is left. It takes as long as the disk does: one that
+ * does not answer makes the call PFX_ETIMEDOUT (see "Time"). */
 int pfx_fetch(pfx *c, uint64_t lease, struct pfx_match *m);
 
 /* Keep the first n_blocks of the lease's table and give back the rest: matched
@@ -495,7 +496,8 @@ int pfx_flush(pfx *c, pfx_space space);
 struct pfx_stats {             /* a consistent copy of the daemon's counters   */
     uint64_t size;
     uint64_t lookups, hits, misses, hit_tokens, lookup_tokens;
-    uint64_t inserted_blocks, duplicate_blocks, evicted_blocks;
+    uint64_t inserted_blocks, duplicate_blocks;
+    uint64_t evicted_blocks;   /* given up, and in no tier any more           */
     uint64_t blocks_free, blocks_private, blocks_pinned, blocks_idle, blocks_inflight;
     uint64_t disk_used;        /* blocks that are found on disk               */
     uint64_t disk_read_blocks, disk_written_blocks;
@@ -506,7 +508,8 @@ struct pfx_stats {             /* a consistent copy of the daemon's counters   *
              snapshot_forgotten, recompute_tokens;
     uint64_t nodes, spaces, leases, workers, workers_reaped;
     uint64_t disk_ready_blocks;/* disk slots that exist by now                */
-    uint64_t disk_scan_done;   /* 1: a restart's scan is over                 */
+    uint64_t disk_scan_done;   /* 1: a restart's scan is over, or no disk tier; until
+                                  then lookups miss what is on disk           */
 };
 /* From shared memory, no round trip; works while the daemon is stopped. A counter is there before
  * the completion that reports its change. Errors: PFX_EGONE (once its death has been seen). */

@@ -85,7 +85,16 @@ static bool check_sizes(const struct options *o, struct geometry *g, char *why, 
     const char *option = o->blocks ? "--blocks" : "--bytes";
     ull given = o->blocks ? o->blocks : o->bytes;
     uint64_t sum = 0;
-    if (!index_plan(&g->params, &g->plan))
+    struct index_params pool = g->params;
+    pool.n_disk = 0;
+    bool fits = index_plan(&g->params, &g->plan);
+    if (!fits && g->n_disk && index_plan(&pool, &g->plan))
+        return refuse(
+            why, n,
+            "--swap: %u blocks on disk, with %u in the pool, are more than this build can "
+            "index; give it less, or ask for larger blocks",
+            g->n_disk, g->n_blocks);
+    if (!fits)
         return refuse(why, n,
                       "%s %llu makes %u blocks, more than this build can index; ask for fewer or "
                       "larger blocks",
@@ -112,8 +121,11 @@ static bool plan_disk(const struct options *o, struct geometry *g, char *why, si
         uint64_t here = swap_file_slots(g->layout.block_bytes, g->layout.n_devices,
                                         body_room(g->layout.block_tokens), o->swap_bytes[i]);
         if (here == 0)
-            return refuse(why, n, "--swap %s:%llu: not one block of %llu bytes fits in it",
-                          o->swap_path[i], (ull)o->swap_bytes[i], (ull)g->layout.block_bytes);
+            return refuse(
+                why, n,
+                "--swap %s:%llu: not one block of %llu bytes fits in it, beside what else "
+                "the file holds; give it more",
+                o->swap_path[i], (ull)o->swap_bytes[i], (ull)g->layout.block_bytes);
         slots += here;
     }
     g->n_disk = slots < TIER_MAX ? (uint32_t)slots : TIER_MAX;

@@ -136,11 +136,14 @@ static int read_file(struct reading *r)
 static bool path_usable(const struct options *o, uint32_t i, struct stat *st, struct why *why)
 {
     if (stat(o->swap_path[i], &st[i]))
-        return value_refuse(why, "it cannot be used: %s", strerror(errno));
+        return value_refuse(why, "it cannot be used: %s; it must be a directory that is there",
+                            strerror(errno));
     if (!S_ISDIR(st[i].st_mode))
-        return value_refuse(why, "it is not a directory");
+        return value_refuse(why, "it is not a directory; name the one that is to hold the file");
     if (faccessat(AT_FDCWD, o->swap_path[i], W_OK | X_OK, AT_EACCESS))
-        return value_refuse(why, "nothing can be written there: %s", strerror(errno));
+        return value_refuse(why,
+                            "nothing can be written there: %s; give the daemon's user that right",
+                            strerror(errno));
     for (uint32_t k = 0; k < i; k++)
         if (st[k].st_dev == st[i].st_dev && st[k].st_ino == st[i].st_ino)
             return value_refuse(why, "it is the same directory as --swap %s", o->swap_path[k]);

@@ -207,7 +207,8 @@ static bool lock(struct swap_file *f, char *why, size_t n_why)
             log_info("%s: waiting for another daemon, or the last operations of a killed one",
                      f->name);
         if (ms >= LOCK_WAIT_MS)
-            return fail(why, n_why, f->name, "is used by another daemon");
+            return fail(why, n_why, f->name,
+                        "is used by another daemon; stop that, or name another directory");
         nanosleep(&(struct timespec){.tv_nsec = LOCK_LOOK_MS * 1000 * 1000}, NULL);
     }
     return true;
@@ -228,6 +229,10 @@ static bool opened_before(const struct swap *sw, const struct swap_file *f, char
 static bool open_locked(const struct swap *sw, struct swap_file *f, char *why, size_t n_why)
 {
     f->fd = open(f->name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    if (f->fd < 0 && (errno == ELOOP || errno == EISDIR))
+        return fail(why, n_why, f->name,
+                    errno == ELOOP ? "is a symbolic link; move it away"
+                                   : "is a directory; move it away");
     if (f->fd < 0)
         return fail_errno(why, n_why, f->name, "opened");
     if (opened_before(sw, f, why, n_why) || !lock(f, why, n_why))
@@ -475,7 +480,8 @@ static bool file_open(struct swap *sw, struct swap_store *s, struct swap_file *f
     }
     if (!error && (*found == FOUND_OTHER || *found == FOUND_DAMAGED))
         log_info("%s: %s; emptied", f->name,
-                 *found == FOUND_OTHER ? "of another layout, model or budget" : "damaged");
+                 *found == FOUND_OTHER ? "of another layout or model, or too large for SIZE"
+                                       : "damaged");
     if (!error && *found != FOUND_KEPT)
         error = file_empty(s, f);
     errno = -error;

@@ -57,9 +57,10 @@ static int fail_dir(const char *what)
 bool swap_dir_make(char *dir, size_t room)
 {
     struct statx x = {0};
+    bool made = false;
     if ((size_t)snprintf(dir, room, "%s/prefixctl-XXXXXX", bench_dir) >= room)
         errno = ENAMETOOLONG;
-    else if (mkdtemp(dir)) {
+    else if ((made = mkdtemp(dir) != NULL)) {
         int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC | O_DIRECT, 0600);
         if (fd >= 0 && !statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &x) &&
             x.stx_mask & STATX_DIOALIGN && !x.stx_dio_offset_align) {
@@ -73,8 +74,8 @@ bool swap_dir_make(char *dir, size_t room)
         }
         rmdir(dir);
     }
+    fail_dir(made ? "takes no direct I/O" : "cannot be written to");
     dir[0] = '\0';
-    fail_dir("takes no direct I/O");
     return false;
 }
 

@@ -56,7 +56,8 @@ static const struct option_row options[] = {
     DAEMON("policy", "NAME", "who is evicted first"),
     DAEMON("index", "radix|none", "none: nothing is ever found"),
     DAEMON("snapshot-bytes", "SIZE", "bytes of a slot on a device (default: 4K)"),
-    DAEMON("snapshot-swap", "SIZE", "memory for spilled snapshots (default: none)"),
+    DAEMON("snapshot-swap", "SIZE",
+           "memory, with --swap disk, for spilled snapshots (default: none)"),
     DAEMON("spill-min-tokens", "N", "snapshots of fewer tokens are dropped, not spilled"),
     DAEMON("alpha", "X",
            "uses that a token of a snapshot's depth is worth\n"
@@ -68,11 +69,14 @@ static const struct option_row options[] = {
     DAEMON("max-leases", "N", "leases of one worker"),
     DAEMON("model", "TEXT", "identity of the model"),
     {"restart-at", "FRACTION", OPTION_TEXT, &opt.restart, 0,
-     "kill the private daemon (SIGKILL) after so much of the requests, and start it again"},
-    DAEMON("swap", "PATH:SIZE", "a disk tier below its pool; repeatable"),
-    DAEMON("swap-write", "evict|insert", "when blocks are written"),
-    DAEMON("swap-admit", "N", "write only blocks that were seen N times"),
-    DAEMON("swap-depth", "N", "transfers under way at once"),
+     "kill the private daemon (SIGKILL) after so much of the requests, more\n"
+     "than 0 and less than 1, and start it again (default: never)"},
+    DAEMON("swap", "PATH:SIZE",
+           "a disk tier below its pool; repeatable (default: none). Its files stay,\n"
+           "and the next replay there begins with what they hold"),
+    DAEMON("swap-write", "evict|insert", "when blocks are written (default: evict)"),
+    DAEMON("swap-admit", "N", "write only blocks that were seen N times (default: 1)"),
+    DAEMON("swap-depth", "N", "transfers under way at once (default: 32)"),
     DAEMON("config", "FILE", "configuration file"),
     DAEMON("log-level", "LEVEL", "of its log"),
     {0},
@@ -339,13 +343,12 @@ static void crew_reap(struct crew *crew, unsigned i)
                   : tool_fail(EXIT_DAEMON, "worker %u died of signal %d.", i, WTERMSIG(status)));
 }
 
-/* All that are left have paused: SIGKILL for the daemon, and on with the next one once it knows
- * what is on disk. */
-static int restart_daemon(const struct crew *crew)
+/* Until it knows what is on disk: before, lookups miss. */
+static int await_scan(const struct tool *t)
 {
-    int code = private_daemon_again(crew->daemon, &opt.daemon);
+    int code = EXIT_GOOD;
     struct pfx_stats s = {.size = sizeof s};
-    pfx *c = code == EXIT_GOOD ? tool_attach(crew->r->tool, &code) : NULL;
+    pfx *c = tool_attach(t, &code);
     for (int tries = 0; c && tries < RESTART_TRIES && !interrupted; tries++) {
         if (pfx_stats(c, &s) < 0 || s.disk_scan_done)
             break;
@@ -355,6 +358,13 @@ static int restart_daemon(const struct crew *crew)
     if (code == EXIT_GOOD && !s.disk_scan_done)
         code = tool_fail(EXIT_DAEMON, "the daemon did not find what it has on disk in time.");
     return code;
+}
+
+/* All that are left have paused: SIGKILL for the daemon, and on with the next one. */
+static int restart_daemon(const struct crew *crew)
+{
+    int code = private_daemon_again(crew->daemon, &opt.daemon);
+    return code == EXIT_GOOD ? await_scan(crew->r->tool) : code;
 }
 
 static void crew_restart(struct crew *crew)
@@ -559,6 +569,8 @@ static int run_against(const struct tool *t, const struct workload *work,
     uint32_t block_tokens = 0;
     struct levels before;
     int code = check_daemon(t, &block_tokens);
+    if (code == EXIT_GOOD && daemon)
+        code = await_scan(t); /* of files that an earlier run left in --swap */
     if (code == EXIT_GOOD)
         code = levels_now(t, NULL, &before);
     if (code == EXIT_GOOD)
