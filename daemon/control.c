@@ -12,11 +12,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-enum { EXIT_OPTION = 2, EXIT_BUSY = 1 };
+enum { EXIT_OPTION = 2, EXIT_BUSY = 1, DYING_LOOK_MS = 20, FIRST_LOOKS = 5 };
 
 struct lock_path {
     char text[sizeof((struct options *)0)->socket + sizeof ".lock"];
@@ -109,6 +110,64 @@ static int refuse_lock(const char *path, const char *lock, bool system, int of_d
     return EXIT_OPTION;
 }
 
+/* Who listens at the path; 0: nobody, or it cannot be told. */
+static pid_t listener_of(const struct daemon *d)
+{
+    struct sockaddr_un at = address(d);
+    struct ucred peer = {0};
+    socklen_t n = sizeof peer;
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return 0;
+    if (connect(fd, (const struct sockaddr *)&at, sizeof at) ||
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n))
+        peer.pid = 0;
+    close(fd);
+    return peer.pid;
+}
+
+/* Is this process on its way out, or gone? proc(5): field 9 of stat has the kernel's PF_EXITING
+ * from the moment on at which nothing of the program runs any more. */
+static bool is_dying(pid_t pid)
+{
+    enum { PF_EXITING = 4 };
+    char path[32], text[512];
+    unsigned flags = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (n <= 0)
+        return n < 0 && errno == ESRCH;
+    text[n] = 0;
+    const char *rest = strrchr(text, ')');
+    return rest && sscanf(rest + 2, "%*c %*d %*d %*d %*d %*d %u", &flags) == 1 &&
+           flags & PF_EXITING;
+}
+
+/* Who was killed has its lock until the kernel has taken its memory apart, and its operations on
+ * disks are over: a new one at once is not a second one. The first looks are for one that has not
+ * felt its signal yet. -EINTR: we are to stop ourselves. */
+static int lock_after_the_dying(const struct daemon *d, const char *lock)
+{
+    int fd = open_lock(lock);
+    for (int looks = 0; fd == -EWOULDBLOCK; looks++) {
+        pid_t holder = listener_of(d);
+        bool dying = holder && is_dying(holder);
+        if (!dying && looks >= FIRST_LOOKS)
+            return open_lock(lock); /* it may be gone since */
+        if (dying && looks == FIRST_LOOKS)
+            log_info("waiting until process %d, which was killed, is gone", (int)holder);
+        struct pollfd signals = {.fd = d->signal_fd, .events = POLLIN};
+        if (poll(&signals, 1, DYING_LOOK_MS) == 1)
+            return -EINTR;
+        fd = open_lock(lock);
+    }
+    return fd;
+}
+
 int control_lock(struct daemon *d)
 {
     const char *path = d->options->socket;
@@ -116,9 +175,13 @@ int control_lock(struct daemon *d)
     int of_directory = system && mkdir(SYSTEM_SOCKET_DIRECTORY, 0755) ? errno : 0;
 
     struct lock_path lock = lock_path(d);
-    int fd = open_lock(lock.text);
+    int fd = lock_after_the_dying(d, lock.text);
     if (fd == -EWOULDBLOCK) {
         log_error("another prefixd serves %s; stop it, or give --socket another path", path);
+        return EXIT_BUSY;
+    }
+    if (fd == -EINTR) {
+        log_info("told to stop before it began");
         return EXIT_BUSY;
     }
     if (fd < 0)

@@ -84,6 +84,23 @@ START_TEST(start_takes_over_a_stale_socket)
 }
 END_TEST
 
+/* At once, while the kernel is still taking the killed one apart: 256 MiB take it a while. */
+START_TEST(start_follows_a_killed_one_at_once)
+{
+    struct host h;
+    static const char *const options[] = {"--blocks", "64", "--block-tokens", "4", "--block-bytes",
+                                          "4M",       NULL};
+    host_start(&h, options);
+    for (int i = 0; i < 8; i++) {
+        struct host killed = h;
+        ck_assert_int_eq(kill(killed.pid, SIGKILL), 0);
+        host_again(&h, options);
+        ck_assert_int_eq(waitpid(killed.pid, NULL, 0), killed.pid);
+    }
+    host_stop(&h);
+}
+END_TEST
+
 /* What is not a dead daemon's socket is left alone. */
 START_TEST(start_leaves_other_files_alone)
 {
@@ -481,6 +498,7 @@ Suite *test_suite(void)
     tcase_set_timeout(t, 60 * SLOW);
     tcase_add_test(t, start_second_daemon_is_refused);
     tcase_add_test(t, start_takes_over_a_stale_socket);
+    tcase_add_test(t, start_follows_a_killed_one_at_once);
     tcase_add_test(t, start_leaves_other_files_alone);
     tcase_add_test(t, start_race_has_one_winner);
     tcase_add_loop_test(t, stop_is_clean, 0, 2);
