@@ -110,7 +110,10 @@ static int refuse_lock(const char *path, const char *lock, bool system, int of_d
     return EXIT_OPTION;
 }
 
-/* Who listens at the path; 0: nobody, or it cannot be told. */
+/* Who listens at the path; 0: nobody, or it cannot be told; GONE: whoever did has closed it. A
+ * daemon that starts removes such a path right after it has the lock. */
+enum { GONE = -1 };
+
 static pid_t listener_of(const struct daemon *d)
 {
     struct sockaddr_un at = address(d);
@@ -119,8 +122,9 @@ static pid_t listener_of(const struct daemon *d)
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return 0;
-    if (connect(fd, (const struct sockaddr *)&at, sizeof at) ||
-        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n))
+    if (connect(fd, (const struct sockaddr *)&at, sizeof at))
+        peer.pid = errno == ECONNREFUSED ? GONE : 0;
+    else if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n))
         peer.pid = 0;
     close(fd);
     return peer.pid;
@@ -155,11 +159,11 @@ static int lock_after_the_dying(const struct daemon *d, const char *lock)
     int fd = open_lock(lock);
     for (int looks = 0; fd == -EWOULDBLOCK; looks++) {
         pid_t holder = listener_of(d);
-        bool dying = holder && is_dying(holder);
+        bool dying = holder == GONE || (holder && is_dying(holder));
         if (!dying && looks >= FIRST_LOOKS)
             return open_lock(lock); /* it may be gone since */
         if (dying && looks == FIRST_LOOKS)
-            log_info("waiting until process %d, which was killed, is gone", (int)holder);
+            log_info("waiting until a prefixd that was killed is gone");
         struct pollfd signals = {.fd = d->signal_fd, .events = POLLIN};
         if (poll(&signals, 1, DYING_LOOK_MS) == 1)
             return -EINTR;
