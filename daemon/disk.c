@@ -191,13 +191,19 @@ bool disk_step(struct disk *k)
 /* ---- pages
  * --------------------------------------------------------------------------------------- */
 
-/* Is it worth while to wait for writes? Not for longer than DISK_WAIT_NS, in all that a caller asks
- * for. */
+/* Not for longer than DISK_WAIT_NS, in all that a caller asks for. */
+static bool patient(uint64_t *began_ns)
+{
+    uint64_t now = disk_now_ns();
+    if (!*began_ns)
+        *began_ns = now;
+    return now - *began_ns < DISK_WAIT_NS;
+}
+
+/* Is it worth while to wait for writes? */
 static bool may_wait(struct disk *k, uint64_t *began_ns)
 {
-    if (!*began_ns)
-        *began_ns = disk_now_ns();
-    if (!disk_can_write(k) || disk_now_ns() - *began_ns >= DISK_WAIT_NS)
+    if (!patient(began_ns) || !disk_can_write(k))
         return false;
     k->pressed = true;
     return true;
@@ -227,11 +233,11 @@ bool disk_evict(struct disk *k, uint32_t n, uint64_t *began_ns, struct index_evi
 {
     bool clean = index_free_pages(k->d->index, n, false, gone);
     if (clean)
-        return gone->freed == n || index_busy(k->d->index);
+        return gone->freed == n || (index_busy(k->d->index) && patient(began_ns));
     if (may_wait(k, began_ns))
         return true;
     (void)index_free_pages(k->d->index, n - gone->freed, true, gone);
-    return gone->freed == n || (index_busy(k->d->index) && swap_facts(k->swap).healthy);
+    return gone->freed == n || (index_busy(k->d->index) && patient(began_ns));
 }
 
 /* ---- flush

@@ -251,6 +251,18 @@ static void cut_match(struct call *c, struct lease *l, uint32_t depth)
     index_lose_held(ix, &lost);
 }
 
+/* While it waited for its pages, another fetch has brought some of the blocks, or the match has been
+ * cut by a mate. False: nothing is left to be read. */
+static bool still_absent(struct call *c, const struct lease *l)
+{
+    struct job *j = c->job;
+    uint32_t absent = index_absent(c->d->index, match_place(c, l));
+    while (j->n_pages > absent)
+        pool_give(&c->d->pool, j->pages[--j->n_pages]);
+    j->n_absent = j->n_pages;
+    return j->n_absent > 0;
+}
+
 /* Pages, then the reads, then what came of them. */
 static int fetch_blocks(struct call *c, struct lease *l)
 {
@@ -261,6 +273,8 @@ static int fetch_blocks(struct call *c, struct lease *l)
             j->left ? take_pages(c, j->left < TURN_BLOCKS ? (uint32_t)j->left : TURN_BLOCKS) : 0;
         if (status || j->left)
             return status ? status : STARTED;
+        if (!still_absent(c, l))
+            return 0;
         j->fetch = fetch_begin(d->disk, match_place(c, l), j->pages, j->n_pages);
         if (!j->fetch) {
             dispatch_abandon(d, c->job);
@@ -276,8 +290,8 @@ static int fetch_blocks(struct call *c, struct lease *l)
     fetch_leave(j->fetch);
     j->fetch = NULL;
     j->n_absent = 0;
-    if (status == STATUS_EIO && depth >= l->matched)
-        return 0; /* a mate has truncated the lease, and all that is left is there */
+    if (status == STATUS_EIO && !index_absent(d->index, match_place(c, l)))
+        return 0; /* a mate has truncated the lease, or another fetch could: what is left is there */
     if (status == STATUS_EIO && l->path.where.depth == l->matched)
         cut_match(c, l, depth);
     return status;

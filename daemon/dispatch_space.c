@@ -170,11 +170,10 @@ int go_on_flush(struct call *c)
         return STARTED; /* no memory now; nothing has been flushed yet */
     if (!j->reaped && !flush_slice(c->d, j))
         return STARTED;
-    j->reaped = true;
-    int status = c->d->disk ? flush_disk(j) : 0;
-    if (status != WAITING)
+    if (!j->reaped)
         c->d->n_flushing--;
-    return status;
+    j->reaped = true;
+    return c->d->disk ? flush_disk(j) : 0;
 }
 
 /* The worker that flushed has gone: what it condemned still goes, a slice a turn. Without memory to
@@ -185,6 +184,8 @@ void abandon_flush(struct daemon *d, struct job *j)
     if (j->disk_flush)
         disk_flush_end(j->disk_flush);
     uint32_t everything = UINT32_MAX;
+    if (j->reaped)
+        return;
     d->n_flushing--;
     if (!root.node)
         return;

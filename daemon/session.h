@@ -88,6 +88,7 @@ struct session {
     uint32_t doze_answered;
 
     struct job job;
+    bool blocked;        /* it waits for the disk, and there is no room to set it aside */
     struct list waiting; /* jobs that wait for the disk: no more than its ring has entries */
     uint32_t n_waiting;
     struct opened_space *opened;
