@@ -209,6 +209,11 @@ static bool may_wait(struct disk *k, uint64_t *began_ns)
     return true;
 }
 
+bool disk_gives_up(struct disk *k, uint64_t *since_ns)
+{
+    return !patient(since_ns) && !swap_facts(k->swap).healthy;
+}
+
 enum page_room disk_pages(struct disk *k, uint32_t n, uint64_t *began_ns,
                           struct index_evicted *gone)
 {
@@ -232,12 +237,11 @@ enum page_room disk_pages(struct disk *k, uint32_t n, uint64_t *began_ns,
 bool disk_evict(struct disk *k, uint32_t n, uint64_t *began_ns, struct index_evicted *gone)
 {
     bool clean = index_free_pages(k->d->index, n, false, gone);
-    if (clean)
-        return gone->freed == n || (index_busy(k->d->index) && patient(began_ns));
-    if (may_wait(k, began_ns))
+    if (!clean && may_wait(k, began_ns))
         return true;
-    (void)index_free_pages(k->d->index, n - gone->freed, true, gone);
-    return gone->freed == n || (index_busy(k->d->index) && patient(began_ns));
+    if (!clean)
+        (void)index_free_pages(k->d->index, n - gone->freed, true, gone);
+    return gone->freed == n || (index_busy(k->d->index) && swap_facts(k->swap).healthy);
 }
 
 /* ---- flush

@@ -231,16 +231,17 @@ int op_fetch(struct call *c)
     return begin_fetch(c, l);
 }
 
-/* The match ends before the first block that could not be read; that, and what hangs below it,
- * goes. */
-static void cut_match(struct call *c, struct lease *l, uint32_t depth)
+/* The match ends before the first block that could not be read; if it is lost, it goes, and what
+ * hangs below it. */
+static void cut_match(struct call *c, struct lease *l, uint32_t depth, bool is_lost)
 {
     struct index *ix = c->d->index;
     struct place first = l->path.where, kept = l->path.where;
     struct hold lost;
     first.depth = depth + 1;
     index_cover(ix, &first);
-    index_hold_io(ix, &lost, first);
+    if (is_lost)
+        index_hold_io(ix, &lost, first);
     kept.depth = depth;
     index_cover(ix, &kept);
     index_unhold(ix, &l->tail);
@@ -248,11 +249,12 @@ static void cut_match(struct call *c, struct lease *l, uint32_t depth)
     index_hold_move(ix, &l->path, kept);
     l->matched = depth;
     lease_drop_snapshots(c->d, l, (uint64_t)depth * c->d->layout.block_tokens);
-    index_lose_held(ix, &lost);
+    if (is_lost)
+        index_lose_held(ix, &lost);
 }
 
-/* While it waited for its pages, another fetch has brought some of the blocks, or the match has been
- * cut by a mate. False: nothing is left to be read. */
+/* While it waited for its pages, another fetch has brought some of the blocks, or the match has
+ * been cut by a mate. False: nothing is left to be read. */
 static bool still_absent(struct call *c, const struct lease *l)
 {
     struct job *j = c->job;
@@ -285,15 +287,21 @@ static int fetch_blocks(struct call *c, struct lease *l)
     }
     uint32_t depth;
     int status = fetch_look(j->fetch, &depth);
-    if (status == 1)
+    bool is_lost = status != 1;
+    if (!is_lost && !disk_gives_up(d->disk, &j->since_ns))
         return WAITING;
+    if (!is_lost) { /* it goes on without us */
+        status = STATUS_EIO;
+        depth = l->matched - index_absent(d->index, match_place(c, l));
+    }
     fetch_leave(j->fetch);
     j->fetch = NULL;
     j->n_absent = 0;
     if (status == STATUS_EIO && !index_absent(d->index, match_place(c, l)))
-        return 0; /* a mate has truncated the lease, or another fetch could: what is left is there */
+        return 0; /* a mate has truncated the lease, or another fetch could: what is left is there
+                   */
     if (status == STATUS_EIO && l->path.where.depth == l->matched)
-        cut_match(c, l, depth);
+        cut_match(c, l, depth, is_lost);
     return status;
 }
 
@@ -324,6 +332,8 @@ int go_on_fetch(struct call *c)
         return fetch_outcome(c, l, status);
     if (l->tiered && offered_deeper_below(c, l))
         status = snapshot_fetch(c->d->snapshots, l->tiered, &j->begun, &j->began_ns);
+    if (status == 1 && c->d->disk && disk_gives_up(c->d->disk, &j->since_ns))
+        status = STATUS_EIO;
     if (status == 1)
         return WAITING;
     if (status == STATUS_ENOENT || status == STATUS_EIO) { /* what cannot be had is not offered */

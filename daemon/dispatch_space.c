@@ -74,7 +74,10 @@ static bool evict_some(struct daemon *d, struct job *j, uint32_t n, struct index
 
 int op_evict(struct call *c)
 {
-    *c->job = (struct job){.op = OP_EVICT, .request = *c->rq, .left = c->rq->number.n};
+    /* What there is now, or it would have no end while others cache and fetch. */
+    uint64_t n = c->rq->number.n,
+             most = (uint64_t)index_idle(c->d->index) + index_busy(c->d->index);
+    *c->job = (struct job){.op = OP_EVICT, .request = *c->rq, .left = n < most ? n : most};
     return go_on_evict(c);
 }
 

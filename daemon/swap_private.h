@@ -20,8 +20,8 @@ enum {
     EXTENT_SLOTS_MIN = 16,
     SWAP_SCANS = 16,      /* SCAN orders out */
     SWAP_WAVE = 16,       /* operations of growth at once */
-    SWAP_BACKGROUND = 64, /* operations beside those that depth counts: 16 of growth, a probe a file,
-                             16 of the scan */
+    SWAP_BACKGROUND = 64, /* operations beside those that depth counts: 16 of growth, a probe a
+                             file, 16 of the scan */
 };
 
 #define SECOND_NS 1000000000ull
@@ -62,10 +62,10 @@ struct swap_file {
     bool full;          /* growth waits */
     bool sick, probing;
     uint64_t narrow_ns; /* no waves before */
-    uint8_t *probe;    /* a block for it */
-    unsigned errors;   /* in a row */
-    uint64_t said_ns;  /* when one was last logged */
-    uint64_t retry_ns; /* when to grow, probe or write what is owed again */
+    uint8_t *probe;     /* a block for it */
+    unsigned errors;    /* in a row */
+    uint64_t said_ns;   /* when one was last logged */
+    uint64_t retry_ns;  /* when to grow, probe or write what is owed again */
 };
 
 /* What a slot's header on disk says, as far as it is known. The file's header is not read again. */
@@ -169,6 +169,10 @@ struct swap {
     bool armed; /* swap_take has found nothing: fd will say when there is something */
     bool scanning;
     unsigned n_out;
+    unsigned n_under_way; /* orders that were submitted, and not taken back */
+    uint32_t turns_seen;
+    uint64_t turned_ns; /* when they had changed, or nothing was under way */
+    bool stands;        /* the swap thread itself does not come back */
     uint64_t next_generation;
     struct list spare; /* orders to be used again */
     unsigned n_spare;
@@ -203,6 +207,7 @@ struct swap {
     uint8_t *zeros;
     uint64_t now_ns, looked_ns;
     bool left_behind; /* operations that did not come back before the end: nothing is freed */
+    uint32_t turns;   /* the index thread reads it */
     struct swap_facts facts; /* each field on its own, relaxed */
 };
 
