@@ -191,24 +191,34 @@ bool disk_step(struct disk *k)
 /* ---- pages
  * --------------------------------------------------------------------------------------- */
 
-/* Is it worth while to wait for writes? Not for longer than DISK_WAIT_NS, in all that a caller asks
- * for. */
+/* Not for longer than DISK_WAIT_NS, in all that a caller asks for. */
+static bool patient(uint64_t *began_ns)
+{
+    uint64_t now = disk_now_ns();
+    if (!*began_ns)
+        *began_ns = now;
+    return now - *began_ns < DISK_WAIT_NS;
+}
+
+/* Is it worth while to wait for writes? */
 static bool may_wait(struct disk *k, uint64_t *began_ns)
 {
-    if (!*began_ns)
-        *began_ns = disk_now_ns();
-    if (!disk_can_write(k) || disk_now_ns() - *began_ns >= DISK_WAIT_NS)
+    if (!patient(began_ns) || !disk_can_write(k))
         return false;
     k->pressed = true;
     return true;
 }
 
+bool disk_gives_up(struct disk *k, uint64_t *since_ns)
+{
+    return !patient(since_ns) && !swap_facts(k->swap).healthy;
+}
+
 /* Blocks in flight are room soon. What a sick device does not give back in good time is as good as
  * held. */
-static bool comes_back(const struct disk *k, uint64_t began_ns)
+static bool comes_back(struct disk *k, uint64_t *began_ns)
 {
-    return index_busy(k->d->index) &&
-           (swap_facts(k->swap).healthy || disk_now_ns() - began_ns < DISK_WAIT_NS);
+    return index_busy(k->d->index) && !disk_gives_up(k, began_ns);
 }
 
 enum page_room disk_pages(struct disk *k, uint32_t n, uint64_t *began_ns,
@@ -227,18 +237,17 @@ enum page_room disk_pages(struct disk *k, uint32_t n, uint64_t *began_ns,
     (void)index_free_pages(ix, n - p->n_free, true, gone);
     if (p->n_free >= n)
         return PAGES_READY;
-    return comes_back(k, *began_ns) ? PAGES_SOON : PAGES_NONE;
+    return comes_back(k, began_ns) ? PAGES_SOON : PAGES_NONE;
 }
 
 bool disk_evict(struct disk *k, uint32_t n, uint64_t *began_ns, struct index_evicted *gone)
 {
     bool clean = index_free_pages(k->d->index, n, false, gone);
-    if (clean)
-        return gone->freed == n || index_busy(k->d->index);
-    if (may_wait(k, began_ns))
+    if (!clean && may_wait(k, began_ns))
         return true;
-    (void)index_free_pages(k->d->index, n - gone->freed, true, gone);
-    return gone->freed == n || comes_back(k, *began_ns);
+    if (!clean)
+        (void)index_free_pages(k->d->index, n - gone->freed, true, gone);
+    return gone->freed == n || comes_back(k, began_ns);
 }
 
 /* ---- flush

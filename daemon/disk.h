@@ -52,6 +52,10 @@ enum page_room disk_pages(struct disk *k, uint32_t n, uint64_t *began_ns,
  */
 bool disk_evict(struct disk *k, uint32_t n, uint64_t *began_ns, struct index_evicted *gone);
 
+/* Has a caller waited for a transfer since *since_ns (0: from now on), in vain: the device is sick?
+ */
+bool disk_gives_up(struct disk *k, uint64_t *since_ns);
+
 /* ---- fetch ---- */
 
 struct fetch;
@@ -61,7 +65,7 @@ struct fetch;
 struct fetch *fetch_begin(struct disk *k, struct place where, const uint32_t *pages, uint32_t n);
 /* 1: not over. 0: all are there. Else STATUS_EIO, and *depth is where the path can be read to. */
 int fetch_look(const struct fetch *f, uint32_t *depth);
-/* Nobody waits for it any more; it ends by itself. */
+/* Nobody waits for it any more; it ends by itself, as soon as it can. */
 void fetch_leave(struct fetch *f);
 
 /* ---- flush ---- */

@@ -9,7 +9,8 @@
  * block that somebody else is reading is not read again: when it has come, our page for it is free.
  * Pages are in flight until their block has been verified and all before it are there.
  *
- * A fetch belongs to nobody: it ends by itself, whoever asked for it may be dead.
+ * A fetch belongs to nobody: it ends by itself, whoever asked for it may be dead. Then what has not
+ * been ordered is not read any more, and its pages are free.
  */
 #include "daemon/disk_private.h"
 #include "shm/status.h"
@@ -203,14 +204,14 @@ static bool fetch_go(struct disk *k, struct fetch *f)
     while (f->done < f->n && publish(k, f))
         busy = true;
     f->bad = f->done < f->n && f->state[f->done] == READ_BAD;
-    while (!f->bad && f->in_flight < k->max_reads && order_next(k, f))
+    while (f->waited && !f->bad && f->in_flight < k->max_reads && order_next(k, f))
         busy = true;
     return busy;
 }
 
 static bool fetch_over(const struct fetch *f)
 {
-    return f->in_flight == 0 && (f->bad || f->done == f->n);
+    return f->in_flight == 0 && (f->bad || f->done == f->n || !f->waited);
 }
 
 void fetch_free(struct fetch *f)
@@ -260,6 +261,11 @@ int fetch_look(const struct fetch *f, uint32_t *depth)
 void fetch_leave(struct fetch *f)
 {
     f->waited = false;
-    if (f->ended)
+    if (f->ended) {
         fetch_free(f);
+        return;
+    }
+    for (uint32_t i = f->done; i < f->n; i++)
+        if (f->state[i] == READ_WANTED || f->state[i] == READ_SHARED)
+            page_free(f, i);
 }

@@ -231,16 +231,17 @@ int op_fetch(struct call *c)
     return begin_fetch(c, l);
 }
 
-/* The match ends before the first block that could not be read; that, and what hangs below it,
- * goes. */
-static void cut_match(struct call *c, struct lease *l, uint32_t depth)
+/* The match ends before the first block that could not be read; if it is lost, it goes, and what
+ * hangs below it. */
+static void cut_match(struct call *c, struct lease *l, uint32_t depth, bool is_lost)
 {
     struct index *ix = c->d->index;
     struct place first = l->path.where, kept = l->path.where;
     struct hold lost;
     first.depth = depth + 1;
     index_cover(ix, &first);
-    index_hold_io(ix, &lost, first);
+    if (is_lost)
+        index_hold_io(ix, &lost, first);
     kept.depth = depth;
     index_cover(ix, &kept);
     index_unhold(ix, &l->tail);
@@ -248,7 +249,20 @@ static void cut_match(struct call *c, struct lease *l, uint32_t depth)
     index_hold_move(ix, &l->path, kept);
     l->matched = depth;
     lease_drop_snapshots(c->d, l, (uint64_t)depth * c->d->layout.block_tokens);
-    index_lose_held(ix, &lost);
+    if (is_lost)
+        index_lose_held(ix, &lost);
+}
+
+/* While it waited for its pages, another fetch has brought some of the blocks, or the match has
+ * been cut by a mate. False: nothing is left to be read. */
+static bool still_absent(struct call *c, const struct lease *l)
+{
+    struct job *j = c->job;
+    uint32_t absent = index_absent(c->d->index, match_place(c, l));
+    while (j->n_pages > absent)
+        pool_give(&c->d->pool, j->pages[--j->n_pages]);
+    j->n_absent = j->n_pages;
+    return j->n_absent > 0;
 }
 
 /* Pages, then the reads, then what came of them. */
@@ -261,6 +275,8 @@ static int fetch_blocks(struct call *c, struct lease *l)
             j->left ? take_pages(c, j->left < TURN_BLOCKS ? (uint32_t)j->left : TURN_BLOCKS) : 0;
         if (status || j->left)
             return status ? status : STARTED;
+        if (!still_absent(c, l))
+            return 0;
         j->fetch = fetch_begin(d->disk, match_place(c, l), j->pages, j->n_pages);
         if (!j->fetch) {
             dispatch_abandon(d, c->job);
@@ -271,15 +287,21 @@ static int fetch_blocks(struct call *c, struct lease *l)
     }
     uint32_t depth;
     int status = fetch_look(j->fetch, &depth);
-    if (status == 1)
+    bool is_lost = status != 1;
+    if (!is_lost && !disk_gives_up(d->disk, &j->since_ns))
         return WAITING;
+    if (!is_lost) { /* it goes on without us */
+        status = STATUS_EIO;
+        depth = l->matched - index_absent(d->index, match_place(c, l));
+    }
     fetch_leave(j->fetch);
     j->fetch = NULL;
     j->n_absent = 0;
-    if (status == STATUS_EIO && depth >= l->matched)
-        return 0; /* a mate has truncated the lease, and all that is left is there */
+    if (status == STATUS_EIO && !index_absent(d->index, match_place(c, l)))
+        return 0; /* a mate has truncated the lease, or another fetch could: what is left is there
+                   */
     if (status == STATUS_EIO && l->path.where.depth == l->matched)
-        cut_match(c, l, depth);
+        cut_match(c, l, depth, is_lost);
     return status;
 }
 
@@ -310,6 +332,8 @@ int go_on_fetch(struct call *c)
         return fetch_outcome(c, l, status);
     if (l->tiered && offered_deeper_below(c, l))
         status = snapshot_fetch(c->d->snapshots, l->tiered, &j->begun, &j->began_ns);
+    if (status == 1 && c->d->disk && disk_gives_up(c->d->disk, &j->since_ns))
+        status = STATUS_EIO;
     if (status == 1)
         return WAITING;
     if (status == STATUS_ENOENT || status == STATUS_EIO) { /* what cannot be had is not offered */

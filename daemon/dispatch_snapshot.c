@@ -120,6 +120,8 @@ int go_on_snapshot_reserve(struct call *c)
         return STATUS_ESTALE;
     switch (snapshots_make_room(sn, &c->job->began_ns)) {
     case ROOM_SOON:
+        if (c->d->disk && disk_gives_up(c->d->disk, &c->job->since_ns))
+            return STATUS_ENOSPC; /* what a sick device does not give back is as good as held */
         return WAITING;
     case ROOM_NO:
         return STATUS_ENOSPC;

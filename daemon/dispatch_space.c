@@ -74,7 +74,10 @@ static bool evict_some(struct daemon *d, struct job *j, uint32_t n, struct index
 
 int op_evict(struct call *c)
 {
-    *c->job = (struct job){.op = OP_EVICT, .request = *c->rq, .left = c->rq->number.n};
+    /* What there is now, or it would have no end while others cache and fetch. */
+    uint64_t n = c->rq->number.n,
+             most = (uint64_t)index_idle(c->d->index) + index_busy(c->d->index);
+    *c->job = (struct job){.op = OP_EVICT, .request = *c->rq, .left = n < most ? n : most};
     return go_on_evict(c);
 }
 
@@ -170,11 +173,10 @@ int go_on_flush(struct call *c)
         return STARTED; /* no memory now; nothing has been flushed yet */
     if (!j->reaped && !flush_slice(c->d, j))
         return STARTED;
-    j->reaped = true;
-    int status = c->d->disk ? flush_disk(j) : 0;
-    if (status != WAITING)
+    if (!j->reaped)
         c->d->n_flushing--;
-    return status;
+    j->reaped = true;
+    return c->d->disk ? flush_disk(j) : 0;
 }
 
 /* The worker that flushed has gone: what it condemned still goes, a slice a turn. Without memory to
@@ -185,6 +187,8 @@ void abandon_flush(struct daemon *d, struct job *j)
     if (j->disk_flush)
         disk_flush_end(j->disk_flush);
     uint32_t everything = UINT32_MAX;
+    if (j->reaped)
+        return;
     d->n_flushing--;
     if (!root.node)
         return;

@@ -328,7 +328,7 @@ enum session_state session_look(struct session *s)
         return SESSION_IDLE;
     if (ring_claim(&s->completions) == RING_NONE)
         return SESSION_PAUSED;
-    return wants ? SESSION_READY : SESSION_WAITING;
+    return wants && !s->blocked ? SESSION_READY : SESSION_WAITING;
 }
 
 static void answer(struct daemon *d, struct session *s, const struct wire_completion *out)
@@ -412,13 +412,14 @@ bool session_turn(struct daemon *d, struct session *s)
         if (state != RING_OK)
             break;
         cost += RECORD_TOKENS;
-        moved = true;
         if (came == ANSWERED) {
             answer(d, s, &out);
             posted = true;
         }
         /* An unfinished job has had its turn. */
         going = came == ANSWERED || (came == WAITS && set_aside(s));
+        s->blocked = came == WAITS && !going;
+        moved |= !s->blocked;
     }
     d->work += cost;
     if (posted && doze_must_wake(s->worker_doze, &s->doze_answered)) {

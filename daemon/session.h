@@ -23,13 +23,13 @@
 struct daemon;
 
 struct group {
-    struct list link;    /* daemon.groups */
-    struct list leases;  /* struct lease.of_group */
-    struct list dead;    /* struct dead_member: members whose leases stay (group.c) */
-    uint64_t n_leases;   /* all of them, those of the dead included */
-    uint32_t members;    /* attached sessions */
+    struct list link;   /* daemon.groups */
+    struct list leases; /* struct lease.of_group */
+    struct list dead;   /* struct dead_member: members whose leases stay (group.c) */
+    uint64_t n_leases;  /* all of them, those of the dead included */
+    uint32_t members;   /* attached sessions */
     uid_t uid;
-    char name[64];       /* empty: one session's own */
+    char name[64]; /* empty: one session's own */
 };
 
 /* A space that this session has open. */
@@ -43,20 +43,21 @@ struct opened_space {
 struct job {
     uint32_t op; /* OP_NOP: none */
     struct request request;
-    uint64_t left;            /* blocks still to move */
-    uint64_t freed, removed;  /* EVICT */
-    uint32_t *pages;          /* RESERVE: taken so far */
+    uint64_t left;           /* blocks still to move */
+    uint64_t freed, removed; /* EVICT */
+    uint32_t *pages;         /* RESERVE: taken so far */
     uint32_t n_pages;
-    struct place root;        /* FLUSH: the condemned root being emptied; node 0: none */
-    uint32_t slot;            /* FLUSH of all: the next space */
-    uint64_t lease;           /* LOOKUP, FETCH: whose snapshot comes back from the lower tier */
-    bool begun;               /* that has begun */
-    uint64_t began_ns;        /* to wait for pages; 0: it does not */
-    uint32_t n_absent;        /* LOOKUP, FETCH: blocks to read; 0: that is over */
-    struct fetch *fetch;      /* of them; NULL: it has no pages yet */
+    struct place root;   /* FLUSH: the condemned root being emptied; node 0: none */
+    uint32_t slot;       /* FLUSH of all: the next space */
+    uint64_t lease;      /* LOOKUP, FETCH: whose snapshot comes back from the lower tier */
+    bool begun;          /* that has begun */
+    uint64_t began_ns;   /* to wait for pages; 0: it does not */
+    uint64_t since_ns;   /* it waits for a transfer; 0: it does not */
+    uint32_t n_absent;   /* LOOKUP, FETCH: blocks to read; 0: that is over */
+    struct fetch *fetch; /* of them; NULL: it has no pages yet */
     struct disk_flush *disk_flush; /* FLUSH: on its way */
-    bool reaped;              /* FLUSH: only the disk is left */
-    struct spill spill;       /* SNAPSHOT_SPILL */
+    bool reaped;                   /* FLUSH: only the disk is left */
+    struct spill spill;            /* SNAPSHOT_SPILL */
 };
 
 struct waiting {
@@ -65,13 +66,13 @@ struct waiting {
 };
 
 struct session {
-    struct list link;      /* daemon.sessions */
-    uint64_t number;       /* counts up from 1 in an epoch */
+    struct list link; /* daemon.sessions */
+    uint64_t number;  /* counts up from 1 in an epoch */
     struct group *group;
     struct dead_member *obituary; /* for its group, if it dies */
-    struct list leases;    /* struct lease.of_session: those that this one opened */
+    struct list leases;           /* struct lease.of_session: those that this one opened */
     uint32_t n_leases;
-    int fd, pidfd;         /* pidfd -1: the kernel gave none, hang-up alone */
+    int fd, pidfd; /* pidfd -1: the kernel gave none, hang-up alone */
     pid_t pid;
     uid_t uid;
     gid_t gid;
@@ -88,6 +89,7 @@ struct session {
     uint32_t doze_answered;
 
     struct job job;
+    bool blocked;        /* it waits for the disk, and there is no room to set it aside */
     struct list waiting; /* jobs that wait for the disk: no more than its ring has entries */
     uint32_t n_waiting;
     struct opened_space *opened;

@@ -219,6 +219,14 @@ static void sweep_session(struct snapshots *sn, const struct snapshot_save *save
         sweep(sn, s->sibling);
 }
 
+void sibling_turns_exact(struct snapshots *sn, struct entry *e)
+{
+    e->session->sibling = 0;
+    e->kind = SNAPSHOT_EXACT;
+    index_snapshot_exact(sn->index, id_of(sn, e));
+    rank_settle(sn, e); /* it was leased, perhaps */
+}
+
 /* A sibling where an exact state is already: that serves. If it is another session's sibling, two
  * sessions need it now, and the sweep of one must not take it from the other. */
 static bool sibling_is_there(struct snapshots *sn, const struct snapshot_save *save,
@@ -228,10 +236,7 @@ static bool sibling_is_there(struct snapshots *sn, const struct snapshot_save *s
     if (there->kind == SNAPSHOT_SIBLING) {
         if (s->space == save->space && s->number == save->session)
             return false;
-        there->session->sibling = 0;
-        there->kind = SNAPSHOT_EXACT;
-        index_snapshot_exact(sn->index, id_of(sn, there));
-        rank_settle(sn, there); /* it was leased, perhaps */
+        sibling_turns_exact(sn, there);
     }
     return true;
 }

@@ -131,6 +131,8 @@ void rank_settle(struct snapshots *sn, struct entry *e);
 /* The next to go from this tier; NULL: none. Of slots: a leased one if there is no other. */
 struct entry *rank_next(struct snapshots *sn, enum tiers tier);
 bool ranks_before(const struct entry *a, const struct entry *b);
+/* Two sessions need it: it is no session's any more. */
+void sibling_turns_exact(struct snapshots *sn, struct entry *e);
 /* From now on this session's tail and sibling are leased, and no other's. */
 void live_set(struct snapshots *sn, uint64_t space, uint64_t number);
 /* A resident entry was evicted or spilled by policy. */

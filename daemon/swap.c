@@ -280,6 +280,8 @@ void swap_order_free(struct swap *sw, struct swap_order *o)
 void swap_submit(struct swap *sw, struct swap_order *o)
 {
     o->began_ns = swap_now_ns();
+    if (!sw->n_under_way++)
+        sw->turned_ns = o->began_ns;
     swap_channel_post(&sw->orders, (struct job *)(void *)o, NOTE_ORDER);
 }
 
@@ -343,9 +345,27 @@ static bool next_note(struct swap *sw, struct swap_note *note)
     return true;
 }
 
+/* What the swap thread writes and waits for (flushes, retired slots) may not come back, and then it
+ * looks after nothing else. */
+static void look_for_turns(struct swap *sw)
+{
+    uint32_t turns = shm_load(&sw->turns);
+    uint64_t now = swap_now_ns();
+    if (turns != sw->turns_seen)
+        sw->turned_ns = now;
+    sw->turns_seen = turns;
+    bool stands = now - sw->turned_ns >= STUCK_NS;
+    if (stands && !sw->stands)
+        log_warning(
+            "--swap: its thread does not come back from a file; none is used until it does");
+    sw->stands = stands;
+}
+
 struct swap_order *swap_take(struct swap *sw)
 {
     struct swap_note note;
+    if (sw->n_under_way)
+        look_for_turns(sw);
     while (next_note(sw, &note)) {
         if (note.what == NOTE_GROWN) {
             have_grown(sw);
@@ -353,6 +373,9 @@ struct swap_order *swap_take(struct swap *sw)
         }
         if (note.job->order.kind == SWAP_SCAN && note.job->order.last)
             scan_is_over(sw);
+        if (note.job->order.kind != SWAP_SCAN)
+            sw->n_under_way--;
+        sw->stands = false;
         return &note.job->order;
     }
     return NULL;
@@ -382,7 +405,7 @@ struct swap_facts swap_facts(const struct swap *sw)
         .in_flight = shm_load(&f->in_flight),
         .uring = shm_load(&f->uring),
         .growing = shm_load(&f->growing),
-        .healthy = shm_load(&f->healthy),
-        .writable = shm_load(&f->writable),
+        .healthy = shm_load(&f->healthy) && !sw->stands,
+        .writable = shm_load(&f->writable) && !sw->stands,
     };
 }

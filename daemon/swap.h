@@ -158,7 +158,8 @@ struct swap_facts {
     bool uring;
     bool growing; /* there are fewer slots than it wants, and it could have more */
     bool healthy; /* false: a file is sick, after errors in a row or an operation that does not come
-                     back: its writes are refused, its reads fail at once, until a probe succeeds */
+                     back: its writes are refused, its reads fail at once, until a probe succeeds;
+                     or the swap thread itself hangs in a file */
     bool writable; /* not all files of blocks are sick: slots are those of the others */
 };
 struct swap_facts swap_facts(const struct swap *sw);

@@ -170,6 +170,10 @@ struct swap {
     bool armed; /* swap_take has found nothing: fd will say when there is something */
     bool scanning;
     unsigned n_out;
+    unsigned n_under_way; /* orders that were submitted, and not taken back */
+    uint32_t turns_seen;
+    uint64_t turned_ns; /* when they had changed, or nothing was under way */
+    bool stands;        /* the swap thread itself does not come back */
     uint64_t next_generation;
     struct list spare; /* orders to be used again */
     unsigned n_spare;
@@ -204,6 +208,7 @@ struct swap {
     uint8_t *zeros;
     uint64_t now_ns, looked_ns;
     bool left_behind; /* operations that did not come back before the end: nothing is freed */
+    uint32_t turns;   /* the index thread reads it */
     struct swap_facts facts; /* each field on its own, relaxed */
 };
 

@@ -427,6 +427,7 @@ static void reap(struct swap *sw, unsigned timeout_ms)
 /* Sleeps only where nothing can be done and no order has come since we looked. */
 static void turn(struct swap *sw)
 {
+    shm_store(&sw->turns, sw->turns + 1);
     orders_take(sw);
     bool busy = scan_step(sw);
     transfers_issue(sw);
