@@ -89,22 +89,32 @@ static bool make_tables(struct daemon *d, const struct geometry *g, char *why, s
     return d->spaces && leases_init(&d->leases, lease_slots(d->options), g->n_slots);
 }
 
+/* What asked for that much, or for that device. */
+static const char *pool_option(const struct daemon *d, const struct geometry *g, int rc)
+{
+    if (d->options->n_gpus && rc != -ENOMEM)
+        return "--device";
+    bool states = (double)g->slot_stride * g->n_slots > (double)g->block_stride * g->n_blocks;
+    return states ? "--snapshots" : size_option(d);
+}
+
 static bool make_devices(struct daemon *d, const struct geometry *g, char *why, size_t n_why)
 {
-    const struct device_want want = {.bytes = g->pool_bytes,
-                                     .huge_pages = d->options->huge_pages,
-                                     .numa_node = d->options->numa_node};
+    const struct options *o = d->options;
+    struct device_want want = {.bytes = g->pool_bytes,
+                               .export = o->cuda_export,
+                               .huge_pages = o->huge_pages,
+                               .numa_node = o->numa_node};
     for (uint32_t i = 0; i < g->layout.n_devices; i++) {
-        char note[512], cause[240];
-        d->devices[i] = device_create(&want, cause, sizeof cause, note, sizeof note);
-        if (!d->devices[i]) {
-            bool states =
-                (double)g->slot_stride * g->n_slots > (double)g->block_stride * g->n_blocks;
-            snprintf(why, n_why, "%s: %s", states ? "--snapshots" : size_option(d), cause);
+        struct device_words words;
+        want.gpu = o->n_gpus ? &o->gpu[i] : NULL;
+        int rc = device_create(&d->devices[i], &want, &words);
+        if (rc) {
+            snprintf(why, n_why, "%s: %s", pool_option(d, g, rc), words.why);
             return false;
         }
-        if (note[0])
-            log_warning("device %u: %s", i, note);
+        if (words.note[0])
+            log_warning("device %u: %s", i, words.note);
     }
     return true;
 }

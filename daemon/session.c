@@ -225,7 +225,7 @@ static bool send_welcome(const struct daemon *d, const struct session *s)
     int fds[3 + DEVICES_MAX] = {s->request_region.fd, s->completion_region.fd, d->index_segment.fd};
     unsigned n = 3;
     for (uint32_t i = 0; i < d->layout.n_devices; i++)
-        fds[n++] = device_export(d->devices[i]);
+        fds[n++] = device_fd(d->devices[i]);
     struct welcome w = welcome_of(d);
     w.ring_entries = s->requests.size;
     w.arena_bytes = s->arena_bytes;

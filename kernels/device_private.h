@@ -1,0 +1,21 @@
+/* device_private.h - what the backends share. */
+#ifndef KERNELS_DEVICE_PRIVATE_H
+#define KERNELS_DEVICE_PRIVATE_H
+
+#include "kernels/device.h"
+
+struct device {
+    struct wire_device share;
+    int fd; /* -1: none, or closed */
+    void *address;
+    void (*end)(struct device *dev, bool in_use); /* frees it */
+};
+
+int device_create_host(struct device **out, const struct device_want *want,
+                       struct device_words *words);
+int device_create_cuda(struct device **out, const struct device_want *want,
+                       struct device_words *words);
+struct device *device_import_host(const struct wire_device *share, int fd, char *why, size_t n_why);
+struct device *device_import_cuda(const struct wire_device *share, int fd, char *why, size_t n_why);
+
+#endif
