@@ -8,6 +8,7 @@
 #include "shm/status.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <sha256.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,11 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LEASES_MAX = 1 << 24 }; /* sparse: what is not used costs nothing */
+enum {
+    LEASES_MAX = 1 << 24, /* sparse: what is not used costs nothing */
+    RETRY_MS = 10000,
+    RETRY_EVERY_MS = 200,
+};
 
 static const char *size_option(const struct daemon *d)
 {
@@ -92,10 +97,31 @@ static bool make_tables(struct daemon *d, const struct geometry *g, char *why, s
 /* What asked for that much, or for that device. */
 static const char *pool_option(const struct daemon *d, const struct geometry *g, int rc)
 {
-    if (d->options->n_gpus && rc != -ENOMEM)
+    if (d->options->n_gpus && rc != -ENOMEM && rc != -EFBIG)
         return "--device";
     bool states = (double)g->slot_stride * g->n_slots > (double)g->block_stride * g->n_blocks;
     return states ? "--snapshots" : size_option(d);
+}
+
+/* At the start, the GPU's memory may still be a dead daemon's, or its workers': that passes. Later
+ * a worker waits for an answer. A signal ends it. */
+static int make_device(const struct daemon *d, const struct device_want *want, struct device **out,
+                       struct device_words *words)
+{
+    struct pollfd signalled = {.fd = d->signal_fd, .events = POLLIN};
+    int rc = device_create(out, want, words);
+    bool retry = want->gpu && d->listen_fd < 0;
+    for (int tries = 0; retry && rc == -ENOMEM && tries < RETRY_MS / RETRY_EVERY_MS; tries++) {
+        if (tries == 0) {
+            char users[256];
+            device_users(users, sizeof users);
+            log_warning("%s; trying again for %d s: %s", words->why, RETRY_MS / 1000, users);
+        }
+        if (poll(&signalled, 1, RETRY_EVERY_MS) > 0)
+            break;
+        rc = device_create(out, want, words);
+    }
+    return rc;
 }
 
 static bool make_devices(struct daemon *d, const struct geometry *g, char *why, size_t n_why)
@@ -108,7 +134,7 @@ static bool make_devices(struct daemon *d, const struct geometry *g, char *why, 
     for (uint32_t i = 0; i < g->layout.n_devices; i++) {
         struct device_words words;
         want.gpu = o->n_gpus ? &o->gpu[i] : NULL;
-        int rc = device_create(&d->devices[i], &want, &words);
+        int rc = make_device(d, &want, &d->devices[i], &words);
         if (rc) {
             snprintf(why, n_why, "%s: %s", pool_option(d, g, rc), words.why);
             return false;
@@ -235,7 +261,7 @@ void daemon_uncarve(struct daemon *d)
     disk_stop(d->disk);
     d->disk = NULL;
     for (uint32_t i = 0; i < DEVICES_MAX; i++) {
-        device_free(d->devices[i]);
+        (d->importers_left ? device_leave : device_free)(d->devices[i]);
         d->devices[i] = NULL;
     }
     leases_deinit(&d->leases);

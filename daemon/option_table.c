@@ -12,8 +12,8 @@
 enum { BLOCKS_MAX = (1 << 30) - 1 };
 
 static row_set set_count, set_size, set_alpha, set_switch, set_socket, set_config, set_device,
-    set_cuda_export, set_user, set_group, set_swap, set_swap_write, set_model, set_index, set_policy, set_numa,
-    set_log_level;
+    set_cuda_export, set_user, set_group, set_swap, set_swap_write, set_model, set_index,
+    set_policy, set_numa, set_log_level;
 
 #define COUNT(field, min, max) set_count, offsetof(struct options, field), min, max
 #define SIZE(field, min)       set_size, offsetof(struct options, field), min, INT64_MAX
@@ -258,8 +258,9 @@ static bool set_gpu(struct reading *r, const char *word, size_t n)
     if (gpu->by_uuid)
         return true;
     if (n == 0 || n > 3 || strspn(word, "0123456789") < n)
-        return value_refuse(&r->why, "%.*s is neither the number of a GPU nor its UUID, "
-                                     "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx (nvidia-smi -L)",
+        return value_refuse(&r->why,
+                            "%.*s is neither the number of a GPU nor its UUID, "
+                            "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx (nvidia-smi -L)",
                             n ? (int)n : 7, n ? word : "nothing");
     gpu->index = (uint32_t)strtoul(word, NULL, 10);
     return true;

@@ -68,6 +68,9 @@ void device_free(struct device *dev);
  * process ends. */
 void device_leave(struct device *dev);
 
+/* "process 12 (python3) and process 34 (python3) use a GPU", as far as /proc shows it to us. */
+void device_users(char *text, size_t n);
+
 /* Does this machine have that NUMA node? (One without NUMA has node 0.) */
 bool device_has_node(int node);
 

@@ -183,9 +183,26 @@ static void end_ipc(struct device *device, bool in_use)
 /* ---- either ------------------------------------------------------------------------------------
  */
 
+/* What no waiting brings. */
+static int refuse_size(const struct cuda_device *dev, uint64_t bytes, struct device_words *words)
+{
+    char uuid[CUDA_UUID_TEXT];
+    size_t total = 0;
+    if (dev->cu.cuDeviceTotalMem(&total, dev->number) != CUDA_OK || bytes <= total)
+        return 0;
+    cuda_uuid_print(uuid, dev->device.share.uuid);
+    snprintf(words->why, sizeof words->why,
+             "%s: the pool takes %llu MiB and all of the GPU's memory is %llu MiB; ask for less",
+             uuid, (unsigned long long)(bytes >> 20), (unsigned long long)(total >> 20));
+    return -EFBIG;
+}
+
 static int create(struct cuda_device *dev, const struct device_want *want,
                   struct device_words *words)
 {
+    int rc = refuse_size(dev, want->bytes, words);
+    if (rc)
+        return rc;
     bool fds = can(dev, CUDA_HAS_VMM) && can(dev, CUDA_HAS_FD_HANDLES);
     if (want->export == EXPORT_FD && !fds)
         return refuse(dev, CUDA_NOT_SUPPORTED, "it has no memory with descriptors", words);

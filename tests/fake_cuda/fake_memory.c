@@ -157,8 +157,9 @@ static int memory_new(int visible, size_t bytes, struct memory **out)
     if (bytes > 1ull << 40 || (limit() && in_use(device) + bytes > limit()))
         return CUDA_OUT_OF_MEMORY;
     memory_name(name, device);
-    int fd = memfd_create(name, MFD_CLOEXEC);
-    if (fd < 0 || ftruncate(fd, (off_t)bytes))
+    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
         fake_die("a memfd of %zu bytes: %s", bytes, strerror(errno));
     struct memory *m = allocate(sizeof *m);
     *m = (struct memory){.fd = fd, .device = device, .bytes = bytes};
