@@ -62,12 +62,12 @@ void fake_cuda_fail(const char *faults)
     while (faults && *faults && fake.n_faults < FAULTS_MAX) {
         struct fault *f = &fake.fault[fake.n_faults];
         *f = (struct fault){.code = CUDA_UNKNOWN};
-        char plus = 0;
+        char plus[2] = "";
         int n = 0;
-        if (sscanf(faults, "%63[^:]:%lu%1[+]:%d%n", f->name, &f->nth, &plus, &f->code, &n) != 4 &&
-            (plus = 0, sscanf(faults, "%63[^:]:%lu:%d%n", f->name, &f->nth, &f->code, &n) != 3))
+        if (sscanf(faults, "%63[^:]:%lu%1[+]:%d%n", f->name, &f->nth, plus, &f->code, &n) != 4 &&
+            sscanf(faults, "%63[^:]:%lu:%d%n", f->name, &f->nth, &f->code, &n) != 3)
             fake_die("FAKE_CUDA_FAIL: %s is not NAME:N:CODE", faults);
-        f->on = plus == '+';
+        f->on = plus[0] == '+';
         fake.n_faults++;
         faults += n + (faults[n] == ',');
     }
