@@ -98,12 +98,13 @@ void gpu_unpin(struct gpu *g, void *at)
 /* ---- from start to end ------------------------------------------------------------------- */
 
 static const char usage[] =
-    "usage: gpu_check [--device INDEX] [--mib N]\n"
+    "usage: gpu_check [--device INDEX] [--mib N] [--probe]\n"
     "Check prefixd on a GPU, and measure it. Exit status: 0 all is well, 1 something is not, 77 "
     "there\n"
     "is no driver or no GPU.\n"
     "  --device INDEX  which GPU, as CUDA_VISIBLE_DEVICES numbers them (0)\n"
-    "  --mib N         how much is copied to measure (256)\n";
+    "  --mib N         how much is copied to measure (256)\n"
+    "  --probe         only say whether there is a GPU\n";
 
 static bool number(const char *text, unsigned long most, unsigned long *to)
 {
@@ -113,9 +114,14 @@ static bool number(const char *text, unsigned long most, unsigned long *to)
     return !errno && end != text && !*end && *to <= most;
 }
 
-static bool parse(int argc, char **argv, unsigned long *device, unsigned long *mib)
+static bool parse(int argc, char **argv, unsigned long *device, unsigned long *mib, bool *probe)
 {
     for (int i = 1; i < argc; i += 2) {
+        if (strcmp(argv[i], "--probe") == 0) {
+            *probe = true;
+            i--;
+            continue;
+        }
         unsigned long *to = strcmp(argv[i], "--device") == 0 ? device
                             : strcmp(argv[i], "--mib") == 0  ? mib
                                                              : NULL;
@@ -130,9 +136,10 @@ int main(int argc, char **argv)
     static struct gpu g;
     char why[400];
     unsigned long device = 0, mib = 256;
+    bool probe = false;
     if (argc == 4 && strcmp(argv[1], "--worker") == 0)
         return gpu_check_worker(argv[2], argv[3]);
-    if (!parse(argc, argv, &device, &mib)) {
+    if (!parse(argc, argv, &device, &mib, &probe)) {
         fputs(usage, stderr);
         return EXIT_USAGE;
     }
@@ -140,6 +147,8 @@ int main(int argc, char **argv)
         printf("gpu-check: nothing was checked: %s.\n", why);
         return GPU_EXIT_NONE;
     }
+    if (probe)
+        return EXIT_GOOD;
     g.bytes = mib << 20;
     if (gpu_use(&g, (int)device)) {
         printf("%s, %s, driver for CUDA %d.%d, kernels for %s\n\n", g.name, g.uuid,

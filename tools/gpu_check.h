@@ -44,7 +44,8 @@ void gpu_check_copies(struct gpu *g);
 void gpu_check_sharing(struct gpu *g);
 void gpu_check_speed(struct gpu *g);
 
-/* An exit status: 0, or 1 after a sentence. "write": fill blocks and publish them; "read": find and
+/* An exit status: 0, or 1 after a sentence. "pool": all of it is memory; "write": fill
+ * blocks and publish them; "read": find and
  * compare them; "hold": read, and stay. It says "done" on stdout when it has done that. */
 int gpu_check_worker(const char *socket, const char *task);
 enum { WORKER_BLOCKS = 8, WORKER_BLOCK_TOKENS = 16, WORKER_BLOCK_BYTES = 2 << 20 };

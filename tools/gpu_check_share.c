@@ -197,6 +197,8 @@ static void one_export(const struct gpu *g, const char *export, int attribute)
     uint64_t before = free_bytes(g);
     if (private_daemon_start(&d, &args) != EXIT_GOOD)
         return;
+    if (work(d.socket, "pool"))
+        fine("%s: every block and slot of the pool is memory of its own", export);
     if (work(d.socket, "write") && work(d.socket, "read")) {
         fine("%s: one process wrote %d blocks of 2 MiB, another found and read them", export,
              WORKER_BLOCKS);

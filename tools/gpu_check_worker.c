@@ -84,10 +84,10 @@ static bool compare(struct worker *w, unsigned i, uint32_t block)
     return true;
 }
 
-static bool look_up(struct worker *w, unsigned n_blocks)
+static bool look_up(struct worker *w, unsigned n_tokens, unsigned n_blocks)
 {
     struct pfx_lookup_args look = {
-        .size = sizeof look, .tokens = w->tokens, .n_tokens = TOKENS, .max_match = TOKENS};
+        .size = sizeof look, .tokens = w->tokens, .n_tokens = n_tokens, .max_match = n_tokens};
     w->match = (struct pfx_match){.size = sizeof w->match};
     if (!done(w, "pfx_lookup", pfx_lookup(w->c, &look, &w->match)))
         return false;
@@ -103,7 +103,7 @@ static bool write_all(struct worker *w)
         .size = sizeof insert, .tokens = w->tokens, .n_written = TOKENS};
     struct pfx_insert_result result = {.size = sizeof result};
     uint32_t block[WORKER_BLOCKS];
-    if (!look_up(w, 0) ||
+    if (!look_up(w, TOKENS, 0) ||
         !done(w, "pfx_reserve", pfx_reserve(w->c, w->match.lease, WORKER_BLOCKS, block)))
         return false;
     for (unsigned i = 0; i < WORKER_BLOCKS; i++)
@@ -115,7 +115,7 @@ static bool write_all(struct worker *w)
 
 static bool read_all(struct worker *w)
 {
-    if (!look_up(w, WORKER_BLOCKS))
+    if (!look_up(w, TOKENS, WORKER_BLOCKS))
         return false;
     for (unsigned i = 0; i < WORKER_BLOCKS; i++)
         if (!compare(w, i, w->match.blocks[i]))
@@ -123,10 +123,69 @@ static bool read_all(struct worker *w)
     return true;
 }
 
+/* ---- the pool ------------------------------------------------------------------------------ */
+
+/* The first and the last word of a page: who it is. */
+static bool stamp(struct worker *w, void *page, uint64_t bytes, uint64_t who)
+{
+    uint64_t *word = (uint64_t *)w->page, at = (uintptr_t)page;
+    word[0] = ~who;
+    word[1] = who;
+    return gpu_ok(&w->g, w->g.cu.cuMemcpyHtoDAsync(at, &word[0], 8, w->stream), "a first word") &&
+           gpu_ok(&w->g, w->g.cu.cuMemcpyHtoDAsync(at + bytes - 8, &word[1], 8, w->stream),
+                  "a last word") &&
+           gpu_ok(&w->g, w->g.cu.cuStreamSynchronize(w->stream), "cuStreamSynchronize");
+}
+
+static bool stamped(struct worker *w, void *page, uint64_t bytes, uint64_t who)
+{
+    uint64_t *word = (uint64_t *)w->page, at = (uintptr_t)page;
+    if (!gpu_ok(&w->g, w->g.cu.cuMemcpyDtoHAsync(&word[0], at, 8, w->stream), "a first word") ||
+        !gpu_ok(&w->g, w->g.cu.cuMemcpyDtoHAsync(&word[1], at + bytes - 8, 8, w->stream),
+                "a last word") ||
+        !gpu_ok(&w->g, w->g.cu.cuStreamSynchronize(w->stream), "cuStreamSynchronize"))
+        return false;
+    if (word[0] == ~who && word[1] == who)
+        return true;
+    finding("page %llu of the pool lies over another, or is not memory", (unsigned long long)who);
+    return false;
+}
+
+/* Every block and every slot is memory of its own, where the view says. */
+static bool pool_is_whole(struct worker *w)
+{
+    const struct pfx_geometry *geometry = pfx_geometry(w->c);
+    struct pfx_pool_view view = {.size = sizeof view};
+    uint64_t block_bytes = geometry->layout.block_bytes,
+             slot_bytes = geometry->layout.snapshot_bytes / 8 * 8;
+    uint32_t n_blocks = geometry->n_blocks, n_slots = geometry->n_slots,
+             *block = calloc(n_blocks + n_slots, sizeof *block), *slot = block + n_blocks;
+    bool good = block && look_up(w, 0, 0) &&
+                done(w, "pfx_pool_view", pfx_pool_view(w->c, 0, &view)) &&
+                done(w, "pfx_reserve", pfx_reserve(w->c, w->match.lease, n_blocks, block));
+    for (uint32_t i = 0; good && i < n_slots; i++)
+        good =
+            done(w, "pfx_snapshot_reserve", pfx_snapshot_reserve(w->c, w->match.lease, &slot[i]));
+    for (uint32_t i = 0; good && i < n_blocks + n_slots; i++)
+        good = i < n_blocks
+                   ? stamp(w, pfx_block_address(w->c, 0, block[i]), block_bytes, i)
+                   : stamp(w, pfx_slot_address(w->c, 0, slot[i - n_blocks]), slot_bytes, i);
+    for (uint32_t i = 0; good && i < n_blocks + n_slots; i++)
+        good =
+            i < n_blocks
+                ? stamped(w, (uint8_t *)view.blocks + block[i] * view.block_stride, block_bytes, i)
+                : stamped(w, (uint8_t *)view.slots + slot[i - n_blocks] * view.slot_stride,
+                          slot_bytes, i);
+    free(block);
+    return good && done(w, "pfx_release", pfx_release(w->c, w->match.lease));
+}
+
 int gpu_check_worker(const char *socket, const char *task)
 {
     static struct worker w;
-    bool good = start(&w, socket) && (strcmp(task, "write") == 0 ? write_all(&w) : read_all(&w));
+    bool good = start(&w, socket) && (strcmp(task, "pool") == 0    ? pool_is_whole(&w)
+                                      : strcmp(task, "write") == 0 ? write_all(&w)
+                                                                   : read_all(&w));
     if (!good)
         return EXIT_FINDING;
     puts("done");
