@@ -115,33 +115,3 @@ int fake_cuMemcpyBatchAsync(uint64_t *to, uint64_t *from, size_t *bytes, size_t 
     free(use);
     return result;
 }
-
-/* ---- kernels ----------------------------------------------------------------------------------
- */
-
-/* No image is of use to it: who wants kernels finds none, and goes on without. */
-enum { NO_KERNEL_IMAGE = 209 };
-
-int fake_cuModuleLoadData(void **module, const void *image)
-{
-    FAKE_ENTER();
-    (void)fake_current("cuModuleLoadData");
-    return NO_KERNEL_IMAGE;
-}
-
-int fake_cuModuleUnload(void *module)
-{
-    fake_die("cuModuleUnload: no module was ever loaded");
-}
-
-int fake_cuModuleGetFunction(void **function, void *module, const char *name)
-{
-    fake_die("cuModuleGetFunction: no module was ever loaded");
-}
-
-int fake_cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-                        void *stream, void **parameters, void **extra)
-{
-    fake_die("cuLaunchKernel: there are no kernels here");
-}

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { USES_MAX = 4096 };
+enum { USES_MAX = 1 << 15 };
 
 struct clocks {
     uint64_t at[FAKE_STREAMS_MAX]; /* by number of a stream */
