@@ -82,8 +82,10 @@ static void carry_out(const struct work *w)
 
 static void run(struct stream *s, unsigned most)
 {
-    for (; most && s->n_done < s->n; most--)
+    for (; most && s->n_done < s->n; most--) {
         carry_out(&s->work[s->n_done++ % OPS]);
+        pocket.n_waiting--;
+    }
 }
 
 static void post(void *stream, struct work w)
@@ -91,6 +93,7 @@ static void post(void *stream, struct work w)
     struct stream *s = stream;
     REQUIRE(s->n - s->n_done < OPS);
     s->work[s->n++ % OPS] = w;
+    pocket.n_waiting++;
 }
 
 /* ---- the driver's ------------------------------------------------------------------------ */

@@ -15,6 +15,7 @@ struct pocket {
     unsigned n_calls, n_launches, n_copies, n_batches;
     /* live: streams, events, allocations, modules, registrations; contexts pushed */
     int n_live, n_pushed;
+    unsigned n_waiting; /* operations */
     unsigned fail_call; /* the n-th call fails, and a launch or copy is not done; 0: none */
     const char *fail;   /* every call of this name fails */
     int error;          /* with this */

@@ -471,6 +471,26 @@ START_TEST(goes_on_without)
 }
 END_TEST
 
+/* A copy that is refused half way leaves nothing under way behind its caller's back. */
+START_TEST(refused_half_way)
+{
+    static const char *const calls[] = {"cuEventRecord", "cuMemcpyDtoHAsync", "cuLaunchKernel"};
+    struct stand s;
+    struct copier_part p[8];
+    stand_new(&s, true);
+    unsigned b = taken(&s);
+    pages(&s, p, 8, 4096);
+    pocket.fail = calls[_i];
+    ck_assert_int_eq(copier_begin(s.c, b, COPIER_OUT, p, 8), -EIO);
+    ck_assert_uint_gt(pocket.n_copies, 0);
+    ck_assert_uint_eq(pocket.n_waiting, 0);
+    pocket.fail = NULL;
+    ck_assert_int_eq(copier_begin(s.c, b, COPIER_OUT, p, 8), 0); /* still its taker's */
+    wait_for(&s, b);
+    stand_free(&s);
+}
+END_TEST
+
 /* Each call fails once, from the first to the last: a sentence, or a slower way, and no handle is
  * left. A pool that was to be read is as it was. */
 static bool one_fails(unsigned n)
@@ -536,6 +556,7 @@ Suite *test_suite(void)
     tcase_add_test(tc, measured);
     tcase_add_loop_test(tc, measured_extremes, 0, 2);
     tcase_add_loop_test(tc, goes_on_without, 0, sizeof spare / sizeof *spare);
+    tcase_add_loop_test(tc, refused_half_way, 0, 3);
     tcase_add_test(tc, each_call_fails);
     suite_add_tcase(s, tc);
     return s;
