@@ -151,7 +151,7 @@ int main(int argc, char **argv)
         return EXIT_GOOD;
     g.bytes = mib << 20;
     if (gpu_use(&g, (int)device)) {
-        printf("%s, %s, driver for CUDA %d.%d, kernels for %s\n\n", g.name, g.uuid,
+        printf("%s, %s, driver for CUDA %d.%d; kernels: %s\n\n", g.name, g.uuid,
                g.cu.version / 1000, g.cu.version % 1000 / 10, block_copy_targets);
         gpu_check_copies(&g);
         gpu_check_sharing(&g);
