@@ -250,7 +250,12 @@ static bool map_buffers(struct copier *c)
         unsigned long mask = 1ul << c->config.numa_node;
         mbind(at, copier_room(c), MPOL_PREFERRED, &mask, 65, 0);
     }
-    return madvise(at, copier_room(c), MADV_POPULATE_WRITE) == 0;
+    if (madvise(at, copier_room(c), MADV_POPULATE_WRITE) == 0)
+        return true;
+    if (errno != EINVAL)
+        return false;
+    memset(at, 0, copier_room(c)); /* a kernel that does not know how */
+    return true;
 }
 
 struct copier *copier_new(const struct copier_config *config, char *why, size_t n_why, char *note,
