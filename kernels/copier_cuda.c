@@ -1,10 +1,10 @@
 /*
  * copier_cuda.c - the copier of a GPU. Two ways, and a choice for each list:
  *
- *   the kernel   many small pages. Out: the list goes to the device, the kernel gathers the pages
- * into the stage, one large copy brings that to the buffer. In: the other way round. the engine few
- * or large pages: each is a copy of its own, in batches where the driver has those (CUDA 13). No
- * stage, no work for the processors that compute.
+ *   the kernel   many small pages. Out: the list goes to the device, the kernel gathers the
+ *                pages into the stage, one large copy brings that to the buffer. In: reversed
+ *   the engine   few or large pages: each is a copy of its own, in batches where the driver has
+ *                those (CUDA 13). No stage, no work for the processors that compute
  *
  *      OUT  pages --kernel--> stage --one copy--> buffer
  *           pages ------copy, copy, copy--------> buffer
@@ -49,11 +49,8 @@ static int batch(struct copier_cuda *c, unsigned buffer, unsigned n)
     size_t first = 0;
     for (unsigned at = 0; at < n; at += BATCH) {
         unsigned most = n - at < BATCH ? n - at : BATCH;
-        int rc =
-            copier_checked(c,
-                           c->cu->cuMemcpyBatchAsync(c->to + at, c->from + at, c->sizes + at, most,
-                                                     &attributes, &first, 1, c->stream[buffer]),
-                           "cuMemcpyBatchAsync");
+        int rc = COPIER_CALL(c, cuMemcpyBatchAsync, c->to + at, c->from + at, c->sizes + at, most,
+                             &attributes, &first, 1, c->stream[buffer]);
         if (rc)
             return rc;
     }
@@ -66,16 +63,11 @@ static int one_by_one(struct copier_cuda *c, unsigned buffer, enum copier_way wa
     int rc = 0;
     for (unsigned i = 0; i < n && !rc; i++)
         if (way == COPIER_OUT)
-            rc = copier_checked(c,
-                                c->cu->cuMemcpyDtoHAsync((void *)(uintptr_t)c->to[i], c->from[i],
-                                                         c->sizes[i], stream),
-                                "cuMemcpyDtoHAsync");
+            rc = COPIER_CALL(c, cuMemcpyDtoHAsync, (void *)(uintptr_t)c->to[i], c->from[i],
+                             c->sizes[i], stream);
         else
-            rc = copier_checked(c,
-                                c->cu->cuMemcpyHtoDAsync(c->to[i],
-                                                         (const void *)(uintptr_t)c->from[i],
-                                                         c->sizes[i], stream),
-                                "cuMemcpyHtoDAsync");
+            rc = COPIER_CALL(c, cuMemcpyHtoDAsync, c->to[i], (const void *)(uintptr_t)c->from[i],
+                             c->sizes[i], stream);
     return rc;
 }
 
@@ -109,11 +101,8 @@ static int launch(struct copier_cuda *c, unsigned buffer, unsigned n, uint64_t l
     uint32_t n_pieces = n, chunks_each = (uint32_t)copy_chunks(longest);
     uint64_t warps = (uint64_t)n * chunks_each, blocks = (warps * COPY_WARP - 1) / COPY_THREADS + 1;
     void *parameters[] = {&list, &n_pieces, &chunks_each};
-    return copier_checked(c,
-                          c->cu->cuLaunchKernel(c->kernel, blocks < GRID ? (unsigned)blocks : GRID,
-                                                1, 1, COPY_THREADS, 1, 1, 0, c->stream[buffer],
-                                                parameters, NULL),
-                          "cuLaunchKernel");
+    return COPIER_CALL(c, cuLaunchKernel, c->kernel, blocks < GRID ? (unsigned)blocks : GRID, 1, 1,
+                       COPY_THREADS, 1, 1, 0, c->stream[buffer], parameters, NULL);
 }
 
 /* The span of the buffer that the parts are in, and the longest of them. */
@@ -144,19 +133,14 @@ int copier_by_kernel(struct copier_cuda *c, unsigned buffer, enum copier_way way
         list[i] = way == COPIER_OUT ? (struct copy_piece){there, page, parts[i].bytes}
                                     : (struct copy_piece){page, there, parts[i].bytes};
     }
-    int rc = copier_checked(
-        c, c->cu->cuMemcpyHtoDAsync(stage + c->copier.buffer_pitch, list, n * sizeof *list, stream),
-        "cuMemcpyHtoDAsync");
+    int rc = COPIER_CALL(c, cuMemcpyHtoDAsync, stage + c->copier.buffer_pitch, list,
+                         n * sizeof *list, stream);
     if (!rc && way == COPIER_IN)
-        rc =
-            copier_checked(c, c->cu->cuMemcpyHtoDAsync(stage + all.buffer, host, all.bytes, stream),
-                           "cuMemcpyHtoDAsync");
+        rc = COPIER_CALL(c, cuMemcpyHtoDAsync, stage + all.buffer, host, all.bytes, stream);
     if (!rc)
         rc = launch(c, buffer, n, longest);
     if (!rc && way == COPIER_OUT)
-        rc =
-            copier_checked(c, c->cu->cuMemcpyDtoHAsync(host, stage + all.buffer, all.bytes, stream),
-                           "cuMemcpyDtoHAsync");
+        rc = COPIER_CALL(c, cuMemcpyDtoHAsync, host, stage + all.buffer, all.bytes, stream);
     return rc;
 }
 
@@ -175,7 +159,7 @@ static bool for_engine(const struct copier_cuda *c, const struct copier_part *pa
 
 static int enter(struct copier_cuda *c)
 {
-    return copier_checked(c, c->cu->cuCtxPushCurrent(c->copier.config.context), "cuCtxPushCurrent");
+    return COPIER_CALL(c, cuCtxPushCurrent, c->copier.config.context);
 }
 
 static void leave(const struct copier_cuda *c)
@@ -195,8 +179,7 @@ static int cuda_begin(struct copier *copier, unsigned buffer, enum copier_way wa
         rc = for_engine(c, parts, n) ? copier_by_engine(c, buffer, way, parts, n)
                                      : copier_by_kernel(c, buffer, way, parts, n);
     if (!rc)
-        rc = copier_checked(c, c->cu->cuEventRecord(c->event[buffer], c->stream[buffer]),
-                            "cuEventRecord");
+        rc = COPIER_CALL(c, cuEventRecord, c->event[buffer], c->stream[buffer]);
     if (rc)
         c->cu->cuStreamSynchronize(c->stream[buffer]);
     leave(c);
@@ -235,11 +218,9 @@ static int make_streams(struct copier_cuda *c)
 {
     int rc = 0;
     for (unsigned i = 0; i < c->copier.config.n_buffers && !rc; i++) {
-        rc = copier_checked(c, c->cu->cuStreamCreate(&c->stream[i], CUDA_STREAM_NON_BLOCKING),
-                            "cuStreamCreate");
+        rc = COPIER_CALL(c, cuStreamCreate, &c->stream[i], CUDA_STREAM_NON_BLOCKING);
         if (!rc)
-            rc = copier_checked(c, c->cu->cuEventCreate(&c->event[i], CUDA_EVENT_NO_TIMING),
-                                "cuEventCreate");
+            rc = COPIER_CALL(c, cuEventCreate, &c->event[i], CUDA_EVENT_NO_TIMING);
     }
     return rc;
 }

@@ -70,6 +70,7 @@ int copier_by_engine(struct copier_cuda *c, unsigned buffer, enum copier_way way
 int copier_by_kernel(struct copier_cuda *c, unsigned buffer, enum copier_way way,
                      const struct copier_part *parts, unsigned n);
 int copier_checked(struct copier_cuda *c, int result, const char *what);
+#define COPIER_CALL(c, name, ...) copier_checked((c), (c)->cu->name(__VA_ARGS__), #name)
 
 /* Find engine_from and engine_few, and say so in note. 0 or -EIO. */
 int copier_measure(struct copier_cuda *c, char *note, size_t n_note);

@@ -4,7 +4,7 @@
  * it.
  *
  *   gather, scatter   the kernel with the whole GPU to itself, against one plain copy on the device
- *   out, in           the copier as the daemon has it, several buffers under way, against one
+ *   out, in           the copier with four buffers under way, against one
  *                     cuMemcpyDtoH or HtoD to pinned memory
  */
 #include "kernels/block_copy.h"

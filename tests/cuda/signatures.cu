@@ -11,26 +11,33 @@
 #include <cstddef>
 #include <type_traits>
 
-template <class A, class B>
-constexpr bool same_shape = sizeof(A) == sizeof(B) && std::is_pointer<A>::value
-                                                          == std::is_pointer<B>::value;
+template <class A, class B> constexpr bool same_shape()
+{
+    return sizeof(A) == sizeof(B) && std::is_pointer<A>::value == std::is_pointer<B>::value;
+}
 
-template <class Theirs, class Ours> struct same : std::false_type {
+/* same<theirs, ours>: of two pointers to functions. */
+template <class Theirs, class Ours> struct same {
+    static constexpr bool value = false;
+};
+template <bool as_many, class Theirs, class Ours> struct same_parameters {
+    static constexpr bool value = false;
+};
+template <class R, class... A, class S, class... B>
+struct same_parameters<true, R (*)(A...), S (*)(B...)> {
+    static constexpr bool value = (same_shape<A, B>() && ...);
 };
 template <class R, class... A, class S, class... B> struct same<R (*)(A...), S (*)(B...)> {
-    template <bool is_long_enough, int> struct all : std::false_type {
-    };
-    template <int n> struct all<true, n> {
-        static constexpr bool value = (same_shape<A, B> && ...);
-    };
     static constexpr bool value =
-        sizeof(R) == sizeof(S) && all<sizeof...(A) == sizeof...(B), 0>::value;
+        same_shape<R, S>() &&
+        same_parameters<sizeof...(A) == sizeof...(B), R (*)(A...), S (*)(B...)>::value;
 };
 
 #define CHECK(name, version, needed, parameters)                                                   \
     static_assert(same<PFN_##name##_v##version, int(*) parameters>::value, #name);
 CUDA_CALLS(CHECK)
 
+/* A difference is seen. */
 static_assert(!same<PFN_cuMemcpyBatchAsync_v12080, PFN_cuMemcpyBatchAsync_v13000>::value, "");
 static_assert(!same<PFN_cuMemcpyHtoDAsync_v3020, PFN_cuMemcpyDtoHAsync_v3020>::value, "");
 
