@@ -151,21 +151,46 @@ static uint8_t *slots_address(const struct daemon *d, const struct geometry *g, 
            pool_slots_offset(g->n_blocks, g->block_stride);
 }
 
+/* Spilled snapshots in memory; of a GPU's, through its copier. */
+static struct tier *make_memory_tier(struct daemon *d, const struct geometry *g, char *why,
+                                     size_t n_why)
+{
+    struct tier_memory_config config = {
+        .first = pool_slots_offset(g->n_blocks, g->block_stride),
+        .n_devices = g->layout.n_devices,
+        .n_blobs = g->n_tier,
+        .bytes = g->layout.snapshot_bytes,
+        .stride = g->slot_stride,
+    };
+    for (uint32_t i = 0; i < config.n_devices; i++) {
+        struct device_words words = {.why = ""};
+        if (!device_is_cuda(d->devices[i])) {
+            config.slots[i] = slots_address(d, g, i);
+            continue;
+        }
+        config.copier[i] = device_copier(d->devices[i], TIER_BUFFER, TIER_BUFFERS, &words);
+        if (!config.copier[i]) {
+            snprintf(why, n_why, "--snapshot-swap: %s", words.why);
+            while (i--)
+                copier_free(config.copier[i]);
+            return NULL;
+        }
+        log_info("device %u: %s", i, words.note);
+    }
+    return tier_memory_new(&config);
+}
+
 /* After the devices, which spilling copies from, and the disk, which may be the lower tier. */
 static bool make_snapshots(struct daemon *d, const struct geometry *g, char *why, size_t n_why)
 {
-    uint8_t *slots[DEVICES_MAX];
     struct tier *tier = disk_states(d->disk);
     if (!g->n_slots)
         return true;
     snprintf(why, n_why, "%s: there is no memory for the tables of %llu snapshots; ask for fewer",
              g->n_tier > g->n_slots ? "--snapshot-swap" : "--snapshots",
              (unsigned long long)g->n_slots + g->n_tier);
-    for (uint32_t i = 0; i < g->layout.n_devices; i++)
-        slots[i] = slots_address(d, g, i);
     if (g->n_tier && !tier) {
-        tier = tier_memory_new(slots, g->layout.n_devices, g->layout.snapshot_bytes, g->slot_stride,
-                               g->n_tier);
+        tier = make_memory_tier(d, g, why, n_why);
         if (!tier)
             return false;
     }

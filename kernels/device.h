@@ -17,6 +17,7 @@
 #ifndef KERNELS_DEVICE_H
 #define KERNELS_DEVICE_H
 
+#include "kernels/copier.h"
 #include "shm/message.h"
 
 #include <stdbool.h>
@@ -57,8 +58,14 @@ uint64_t device_bytes(const struct device *dev); /* what was wanted, rounded up 
  * caller's. */
 struct device *device_import(const struct wire_device *share, int fd, char *why, size_t n_why);
 
+/* In the daemon: what moves pages between it and buffers of the host, where its memory is a GPU's
+ * (the host's needs none). The memory is mapped here when the first one is made. It goes before
+ * the device. NULL and a sentence in why. */
+struct copier *device_copier(struct device *dev, uint64_t buffer_bytes, unsigned n_buffers,
+                             struct device_words *words);
+
 /* One contiguous range. Of a GPU: an address for its kernels and copies, not for the CPU; NULL in
- * the daemon, where nothing is mapped. */
+ * the daemon, which has a copier. */
 void *device_address(const struct device *dev);
 bool device_is_cuda(const struct device *dev);
 

@@ -1,10 +1,10 @@
 /*
- * A GPU's memory, made by the daemon and never mapped here.
+ * A GPU's memory, made by the daemon.
  *
- * What is exported by descriptor needs no context: the daemon takes nothing of the GPU but the
- * pool, and a fault of a worker cannot reach it. The legacy handle is that of an allocation, which
- * belongs to a context; its size is a multiple of 2 MiB, for the driver exports whole blocks, and
- * what else were in the last one would be everybody's.
+ * What is exported by descriptor needs no context: a daemon without lower tiers takes nothing of
+ * the GPU but the pool. Only a copier (device_copier) has it mapped here. The legacy handle is that
+ * of an allocation, which belongs to a context; its size is a multiple of 2 MiB, for the driver
+ * exports whole blocks, and what else were in the last one would be everybody's.
  */
 #include "kernels/cuda_driver.h"
 #include "kernels/device_private.h"
@@ -23,7 +23,8 @@ struct cuda_device {
     struct cuda_driver cu;
     int number;      /* as this process numbers it */
     uint64_t memory; /* fd: the handle; ipc: the address */
-    void *context;   /* ipc */
+    void *context;   /* ipc; fd: once it is mapped here */
+    uint64_t at;     /* where it is mapped here; 0: it is not */
 };
 
 static int refuse(const struct cuda_device *dev, int result, const char *what,
@@ -113,6 +114,12 @@ static void end_fd(struct device *device, bool in_use)
 {
     struct cuda_device *dev = (struct cuda_device *)device;
     close(device->fd);
+    if (dev->at && dev->cu.cuCtxPushCurrent(dev->context) == CUDA_OK) {
+        cuda_unmap(&dev->cu, dev->at, device->share.bytes);
+        (void)dev->cu.cuCtxPopCurrent(NULL);
+    }
+    if (dev->at)
+        (void)dev->cu.cuDevicePrimaryCtxRelease(dev->number);
     (void)dev->cu.cuMemRelease(dev->memory);
     free(dev);
 }
@@ -159,6 +166,7 @@ static int create_ipc(struct cuda_device *dev, uint64_t bytes, struct device_wor
         (void)dev->cu.cuDevicePrimaryCtxRelease(dev->number);
         goto fail;
     }
+    dev->at = dev->memory;
     dev->device.share.kind = DEVICE_CUDA_IPC;
     dev->device.share.bytes = bytes;
     return 0;
@@ -235,4 +243,45 @@ int device_create_cuda(struct device **out, const struct device_want *want,
     else
         free(dev);
     return rc;
+}
+
+/* ---- here, for a copier -----------------------------------------------------------------------
+ */
+
+static int map_here(struct cuda_device *dev, struct device_words *words)
+{
+    const char *what = "its context does not work";
+    int result = dev->cu.cuDevicePrimaryCtxRetain(&dev->context, dev->number);
+    if (result)
+        return refuse(dev, result, "there is no context for it", words);
+    result = dev->cu.cuCtxPushCurrent(dev->context);
+    if (result == CUDA_OK) {
+        bool mapped = cuda_map(&dev->cu, dev->number, dev->memory, dev->device.share.bytes,
+                               &dev->at, &result, &what);
+        (void)dev->cu.cuCtxPopCurrent(NULL);
+        if (mapped)
+            return 0;
+    }
+    dev->at = 0;
+    (void)dev->cu.cuDevicePrimaryCtxRelease(dev->number);
+    return refuse(dev, result, what, words);
+}
+
+struct copier *device_copier(struct device *device, uint64_t buffer_bytes, unsigned n_buffers,
+                             struct device_words *words)
+{
+    struct cuda_device *dev = (struct cuda_device *)device;
+    if (!dev->at && map_here(dev, words))
+        return NULL;
+    const struct copier_config config = {
+        .pool = dev->at,
+        .pool_bytes = device->share.bytes,
+        .buffer_bytes = buffer_bytes,
+        .n_buffers = n_buffers,
+        .numa_node = -1,
+        .cuda = &dev->cu,
+        .context = dev->context,
+        .engine_from = 1, /* whole pieces of slots: large, and few at a time */
+    };
+    return copier_new(&config, words->why, sizeof words->why, words->note, sizeof words->note);
 }

@@ -38,25 +38,33 @@ static bool refuse(const struct import *m, int result, const char *what, struct 
 
 /* ---- by descriptor: import, reserve addresses, map, set access ----------------------------- */
 
-static bool map(struct import *m, uint64_t handle, struct words *w)
+bool cuda_map(const struct cuda_driver *cu, int number, uint64_t handle, uint64_t bytes,
+              uint64_t *at, int *result, const char **what)
 {
     const struct cuda_access access = {
-        .location = {CUDA_LOCATION_DEVICE, m->number},
+        .location = {CUDA_LOCATION_DEVICE, number},
         .flags = CUDA_ACCESS_READ_WRITE,
     };
-    uint64_t bytes = m->device.share.bytes;
-    int result = m->cu.cuMemAddressReserve(&m->at, bytes, 0, 0, 0);
-    if (result)
-        return refuse(m, result, "there are no addresses for the pool", w);
-    result = m->cu.cuMemMap(m->at, bytes, 0, handle, 0);
-    if (result == CUDA_OK) {
-        result = m->cu.cuMemSetAccess(m->at, bytes, &access, 1);
-        if (result == CUDA_OK)
+    *what = "there are no addresses for the pool";
+    *result = cu->cuMemAddressReserve(at, bytes, 0, 0, 0);
+    if (*result)
+        return false;
+    *what = "the pool could not be mapped";
+    *result = cu->cuMemMap(*at, bytes, 0, handle, 0);
+    if (*result == CUDA_OK) {
+        *result = cu->cuMemSetAccess(*at, bytes, &access, 1);
+        if (*result == CUDA_OK)
             return true;
-        (void)m->cu.cuMemUnmap(m->at, bytes);
+        (void)cu->cuMemUnmap(*at, bytes);
     }
-    (void)m->cu.cuMemAddressFree(m->at, bytes);
-    return refuse(m, result, "the pool could not be mapped", w);
+    (void)cu->cuMemAddressFree(*at, bytes);
+    return false;
+}
+
+void cuda_unmap(const struct cuda_driver *cu, uint64_t at, uint64_t bytes)
+{
+    (void)cu->cuMemUnmap(at, bytes); /* waits for what uses it */
+    (void)cu->cuMemAddressFree(at, bytes);
 }
 
 /* The mapping keeps the memory: the handle may go at once. */
@@ -67,15 +75,11 @@ static bool import_fd(struct import *m, int fd, struct words *w)
         m->cu.cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, CUDA_HANDLE_FD);
     if (result)
         return refuse(m, result, "the pool's descriptor could not be imported", w);
-    bool mapped = map(m, handle, w);
+    const char *what;
+    bool mapped =
+        cuda_map(&m->cu, m->number, handle, m->device.share.bytes, &m->at, &result, &what);
     (void)m->cu.cuMemRelease(handle);
-    return mapped;
-}
-
-static void unmap_fd(struct import *m)
-{
-    (void)m->cu.cuMemUnmap(m->at, m->device.share.bytes); /* waits for what uses it */
-    (void)m->cu.cuMemAddressFree(m->at, m->device.share.bytes);
+    return mapped || refuse(m, result, what, w);
 }
 
 /* ---- by handle ---------------------------------------------------------------------------------
@@ -104,7 +108,7 @@ static void end(struct device *device, bool in_use)
     struct import *m = (struct import *)device;
     if (m->cu.cuCtxPushCurrent(m->context) == CUDA_OK) {
         if (device->share.kind == DEVICE_CUDA_FD)
-            unmap_fd(m);
+            cuda_unmap(&m->cu, m->at, device->share.bytes);
         else
             (void)m->cu.cuIpcCloseMemHandle(m->at);
         leave(m);
