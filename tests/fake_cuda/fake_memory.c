@@ -10,8 +10,9 @@
  * how the memory of a GPU is counted over all processes, with no state of ours to be left behind.
  *
  * A legacy handle says where the memfd is: a process and a descriptor. Who opens one keeps a read
- * lock on its own description of the memfd, and the kernel takes that back if he dies; so who frees
- * under an importer finds out.
+ * lock on the memfd, and the kernel takes that back if he dies; so who frees under an importer
+ * finds out. (A process's lock, not a description's: a forked child of the importer has not opened
+ * it.)
  */
 #include "tests/fake_cuda/fake.h"
 
@@ -479,8 +480,8 @@ int fake_cuMemAlloc(uint64_t *address, size_t bytes)
 static bool imported(const struct memory *m)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    if (fcntl(m->fd, F_OFD_GETLK, &lock))
-        fake_die("F_OFD_GETLK: %s", strerror(errno));
+    if (fcntl(m->fd, F_GETLK, &lock))
+        fake_die("F_GETLK: %s", strerror(errno));
     return lock.l_type != F_UNLCK;
 }
 
@@ -546,7 +547,7 @@ static int find_memory(const struct handle *h)
     if (fd < 0)
         return -1;
     if (fstat(fd, &st) == 0 && st.st_ino == h->inode && st.st_dev == h->on &&
-        (uint64_t)st.st_size == h->bytes && fcntl(fd, F_OFD_SETLK, &lock) == 0)
+        (uint64_t)st.st_size == h->bytes && fcntl(fd, F_SETLK, &lock) == 0)
         return fd;
     close(fd);
     return -1;
