@@ -32,7 +32,8 @@
  *            all connections of the daemon: two engines that use one number share
  *            its tail. So take a random or hashed 64-bit id; 0 is none.
  *   tier     DEVICE (GPU or host pool) or DISK (the high-speed-swap files; for
- *            snapshots also the daemon's memory, --snapshot-swap).
+ *            snapshots without --swap the daemon's memory, --snapshot-swap). On every
+ *            path what is on the device comes first, and so does what is on disk.
  *
  * Rules that hold everywhere
  *   - Content decides a match: tokens (and extras) are compared in full, in every
@@ -108,7 +109,8 @@ enum pfx_error {
     PFX_ESTALE = -4,    /* the lease, block or slot is not (or no longer) yours */
     PFX_EAGAIN = -5,    /* the channel is full; take completions, then retry  */
     PFX_EGONE = -6,     /* the daemon died or restarted; reconnect            */
-    PFX_EIO = -7,       /* the disk tier failed; the blocks it lost are a miss */
+    PFX_EIO = -7,       /* the disk tier failed; the blocks it lost are a miss.
+                           A flush: it counts, but is not on disk yet         */
     PFX_EVERSION = -8,  /* the daemon speaks another ABI version              */
     PFX_EACCESS = -9,   /* the daemon refused this user                       */
     PFX_ETIMEDOUT = -10,/* no answer within the time given; see the rules above */
@@ -166,7 +168,8 @@ struct pfx_geometry {
     uint32_t n_blocks;         /* usable blocks; ids are 1..n_blocks          */
     struct pfx_layout layout;
     uint32_t n_slots;          /* usable snapshot slots; ids are 1..n_slots   */
-    uint32_t n_disk_blocks;    /* disk slots for blocks; 0: no disk tier      */
+    uint32_t n_disk_blocks;    /* disk slots for blocks that the files may grow
+                                  to; 0: no disk tier                         */
     uint64_t epoch;            /* changes whenever the daemon starts          */
     uint32_t active;           /* 0: caching is off (the null cache)          */
     uint32_t reserved;
@@ -351,7 +354,8 @@ int pfx_fetch(pfx *c, uint64_t lease, struct pfx_match *m);
 int pfx_truncate(pfx *c, uint64_t lease, uint32_t n_blocks);
 
 /* Append n private blocks to the lease's table, evicting idle ones as needed (never what this lease
- * has matched). All or nothing; `blocks` receives n ids. 0 of them succeed and change nothing.
+ * has matched). All or nothing; `blocks` receives n ids. 0 of them succeed and change nothing. With
+ * a disk tier it may wait until idle ones are written: half a second at most, then they are lost.
  * Errors: PFX_ESTALE; PFX_ETOOBIG (n > n_blocks); PFX_ENOSPC (nothing tells when blocks become
  * free: retry after a release of yours, or a little later; one of more than 64 blocks that loses a
  * race for them may have evicted idle blocks); PFX_ECONFLICT while the table has disk-only blocks
@@ -438,7 +442,9 @@ enum pfx_snapshot_kind {
  * or save, or the latest offer of a snapshot that it saved. The tail and sibling of the session
  * that looked up last are spared for 64 evictions, unless nothing else may go. What a lease was
  * offered stays until pfx_snapshot_drop or the lease's end, displaced or not. A snapshot goes with
- * the blocks of its prefix; those shallower than a block go by this order alone. */
+ * the blocks of its prefix; those shallower than a block go by this order alone. Spilled ones
+ * that are on disk outlive the daemon, with their session and kind; among them may be some that
+ * had been displaced or forgotten. Those in slots do not. */
 
 /* A private slot for the lease to fill, spilling or dropping an idle snapshot if none is free.
  * Errors: PFX_ESTALE, PFX_ENOSPC (all are reserved, or held by leases that were offered them),
@@ -482,7 +488,8 @@ int pfx_snapshot_spill(pfx *c, uint32_t min_tokens, struct pfx_spilled *out);
 int pfx_snapshot_forget(pfx *c, uint64_t tier_key);          /* tiered ones only */
 /* Forget a space (or PFX_ALL_SPACES) in all tiers, for good: not even a restart brings it back.
  * Held blocks go when released; a lease from before can only be released (PFX_ESTALE). A flush is
- * not counted as eviction. Errors: PFX_ENOENT. */
+ * not counted as eviction. Errors: PFX_ENOENT; PFX_EIO: it holds while this daemon lives, and is
+ * written to disk when that works again. */
 int pfx_flush(pfx *c, pfx_space space);
 #define PFX_ALL_SPACES UINT64_MAX
 
@@ -491,7 +498,10 @@ struct pfx_stats {             /* a consistent copy of the daemon's counters   *
     uint64_t lookups, hits, misses, hit_tokens, lookup_tokens;
     uint64_t inserted_blocks, duplicate_blocks, evicted_blocks;
     uint64_t blocks_free, blocks_private, blocks_pinned, blocks_idle, blocks_inflight;
-    uint64_t disk_used, disk_read_blocks, disk_written_blocks, disk_errors;
+    uint64_t disk_used;        /* blocks that are found on disk               */
+    uint64_t disk_read_blocks, disk_written_blocks;
+    uint64_t disk_errors;      /* blocks and states not read or written, or
+                                  read with another checksum                  */
     uint64_t snapshots, snapshots_tiered, snapshot_hits, snapshot_saves,
              snapshot_evictions, snapshot_spills, snapshot_fetches,
              snapshot_forgotten, recompute_tokens;

@@ -116,11 +116,24 @@ static void say_padding(const char *what, uint64_t bytes, uint64_t stride)
                     (unsigned long long)(stride - bytes));
 }
 
+/* Of what is written in good time as much lies in the pool. */
+static void say_small_disk(const struct daemon *d)
+{
+    uint32_t there = d->header->params.n_disk;
+    bool insert = d->options->swap_write == SWAP_WRITE_INSERT;
+    if (there < (insert ? d->n_blocks : d->n_blocks / 16))
+        log_warning("--swap: the files hold %u blocks and the pool %u: %s; give a larger SIZE",
+                    there, d->n_blocks,
+                    insert ? "not all that is inserted can be written"
+                           : "they have room for little beyond what is in the pool as well");
+}
+
 /* What the layout makes of the disk tier. */
 static void say_unused_disk(const struct daemon *d)
 {
     if (!d->options->n_swap)
         return;
+    say_small_disk(d);
     say_padding("block", d->layout.block_bytes, d->block_stride);
     if (d->n_tier)
         say_padding("state", d->layout.snapshot_bytes, d->slot_stride);

@@ -54,6 +54,8 @@ static void on_slot_gone(void *arg, uint32_t slot)
     struct disk *k = arg;
     bool bad = k->generation[slot] == GENERATION_BAD;
     k->generation[slot] = 0;
+    if (k->reader[slot])
+        return; /* a scan has found a newer one: read_over gives it back */
     if (bad)
         disk_retire(k, STORE_BLOCKS, slot);
     else
@@ -178,17 +180,19 @@ bool disk_step(struct disk *k)
     bool grown = k->starved_ns && swap_free(k->swap, STORE_BLOCKS);
     if (grown)
         k->starved_ns = 0;
-    if (n || grown || k->starved_ns)
+    if (n || grown || k->starved_ns || k->no_order)
         chains_again(k);
     bool busy = fetches_step(k);
     busy |= states_step(k);
+    busy |= swap_ready(k->swap, STORE_BLOCKS) != k->d->counters.disk_ready_blocks; /* to be told */
     return chains_step(k) || busy || n;
 }
 
 /* ---- pages
  * --------------------------------------------------------------------------------------- */
 
-/* Is it worth while to wait for writes? Not for longer than DISK_WAIT_NS. */
+/* Is it worth while to wait for writes? Not for longer than DISK_WAIT_NS, in all that a caller asks
+ * for. */
 static bool may_wait(struct disk *k, uint64_t *began_ns)
 {
     if (!*began_ns)
@@ -206,16 +210,17 @@ enum page_room disk_pages(struct disk *k, uint32_t n, uint64_t *began_ns,
     const struct pool *p = &k->d->pool;
     if (p->n_free < n)
         (void)index_free_pages(ix, n - p->n_free, false, gone);
-    if (p->n_free >= n) {
-        *began_ns = 0;
+    if (p->n_free >= n)
         return PAGES_READY;
-    }
     if (n > (uint64_t)p->n_free + index_idle(ix) + index_busy(ix))
         return PAGES_NONE;
     if (may_wait(k, began_ns))
         return PAGES_SOON;
     (void)index_free_pages(ix, n - p->n_free, true, gone);
-    return p->n_free >= n ? PAGES_READY : index_busy(ix) ? PAGES_SOON : PAGES_NONE;
+    if (p->n_free >= n)
+        return PAGES_READY;
+    /* What a sick device does not give back is as good as held. */
+    return index_busy(ix) && swap_facts(k->swap).healthy ? PAGES_SOON : PAGES_NONE;
 }
 
 bool disk_evict(struct disk *k, uint32_t n, uint64_t *began_ns, struct index_evicted *gone)
@@ -226,8 +231,7 @@ bool disk_evict(struct disk *k, uint32_t n, uint64_t *began_ns, struct index_evi
     if (may_wait(k, began_ns))
         return true;
     (void)index_free_pages(k->d->index, n - gone->freed, true, gone);
-    *began_ns = 0;
-    return gone->freed == n;
+    return gone->freed == n || (index_busy(k->d->index) && swap_facts(k->swap).healthy);
 }
 
 /* ---- flush

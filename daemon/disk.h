@@ -43,8 +43,8 @@ struct tier *disk_states(struct disk *k);
 
 /* ---- pages ---- */
 
-/* Free n pages for a caller that has waited since *began_ns (0: it does not yet). READY: at least n
- * are free now. SOON: blocks are being written for it, ask again. NONE: there are not so many. */
+/* Free n pages for a caller that has waited since *began_ns (0: it has not). READY: at least n are
+ * free now. SOON: blocks are being written for it, ask again. NONE: there are not so many. */
 enum page_room { PAGES_READY, PAGES_SOON, PAGES_NONE };
 enum page_room disk_pages(struct disk *k, uint32_t n, uint64_t *began_ns,
                           struct index_evicted *gone);

@@ -62,16 +62,18 @@ static void describe(const struct disk *k, uint32_t root, uint32_t depth, struct
     space_digest(&key, b->prefix.space);
 }
 
-/* It hangs on the block that ends at `parent`, which has a copy. */
-static void hang_on(const struct disk *k, struct place parent, struct body_prefix *prefix)
+/* It hangs on the block that ends at `parent`, which has a copy. False: that has turned out to be
+ * gone. */
+static bool hang_on(const struct disk *k, struct place parent, struct body_prefix *prefix)
 {
     const struct index_view *v = index_view_of(k->d->index);
     if (parent.depth == 0)
-        return;
+        return true;
     index_cover(k->d->index, &parent);
     const struct index_node *p = index_node_at(v, parent.node);
     prefix->parent_slot = *index_disks_at(v, p->extent + (parent.depth - 1 - p->start));
     prefix->parent_generation = k->generation[prefix->parent_slot];
+    return prefix->parent_generation != GENERATION_BAD;
 }
 
 bool body_write(const struct disk *k, struct place where, const struct swap_record *before,
@@ -92,8 +94,8 @@ bool body_write(const struct disk *k, struct place where, const struct swap_reco
     if (before) {
         b->prefix.parent_slot = before->slot;
         b->prefix.parent_generation = before->generation;
-    } else {
-        hang_on(k, parent, &b->prefix);
+    } else if (!hang_on(k, parent, &b->prefix)) {
+        return false;
     }
     memcpy(extras + b->n_extras, index_tokens_at(v, unit), (size_t)bt * 4);
     r->body_bytes = (uint32_t)(sizeof *b + b->n_extras * sizeof *extras) + bt * 4;
@@ -108,9 +110,9 @@ bool state_body_write(const struct disk *k, struct place where, uint32_t id, str
     struct state_body *b = (struct state_body *)(void *)r->body;
     struct wire_extra *extras = (struct wire_extra *)(void *)(b + 1);
     describe(k, index_node_at(v, where.node)->root, where.depth, &b->block);
-    if (!copy_extras(v, e->extras, extras, &b->block.n_extras))
+    if (!copy_extras(v, e->extras, extras, &b->block.n_extras) ||
+        !hang_on(k, where, &b->block.prefix))
         return false;
-    hang_on(k, where, &b->block.prefix);
     b->session = e->session;
     b->kind = e->kind;
     b->n_tokens = e->depth - where.depth * v->params.block_tokens;

@@ -42,10 +42,11 @@ enum read_state { READ_WANTED, READ_SHARED, READ_ISSUED, READ_GOOD, READ_BAD };
 struct fetch {
     struct list link;
     struct disk *disk;
-    struct hold path;  /* all of it, until the fetch is over */
-    uint32_t first, n; /* blocks [first, first + n) of the path */
-    uint32_t issued;   /* those before it have been looked at */
-    uint32_t done;     /* those before it have pages */
+    struct hold path;     /* all of it, until the fetch is over */
+    struct list readings; /* a struct reading of each order */
+    uint32_t first, n;    /* blocks [first, first + n) of the path */
+    uint32_t issued;      /* those before it have been looked at */
+    uint32_t done;        /* those before it have pages */
     uint32_t in_flight;
     uint32_t retried;
     bool bad;       /* the one at `done` cannot be read */
@@ -117,6 +118,7 @@ struct disk {
     uint32_t n_chains, max_chains, max_reads;
     enum swap_write_mode write;
     uint64_t starved_ns; /* since when chains wait for the files to grow; 0: none does */
+    bool no_order;       /* a chain waits for an order to be had */
     bool pressed;        /* somebody waits for pages; said again in each turn */
     uint32_t low_water;  /* pages that are free, or clean and idle, at least */
     bool scanning;

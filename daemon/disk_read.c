@@ -20,9 +20,16 @@
 
 /* Which positions an order reads. */
 struct reading {
+    struct list link; /* fetch.readings */
     struct fetch *fetch;
     uint32_t position[SWAP_BATCH];
 };
+
+static void reading_free(struct reading *r)
+{
+    list_remove(&r->link);
+    free(r);
+}
 
 static struct place place_of(const struct fetch *f, uint32_t i)
 {
@@ -56,6 +63,7 @@ struct fetch *fetch_begin(struct disk *k, struct place where, const uint32_t *pa
         return NULL;
     }
     f->disk = k;
+    list_init(&f->readings);
     f->first = where.depth - n;
     f->n = n;
     f->waited = true;
@@ -69,6 +77,17 @@ struct fetch *fetch_begin(struct disk *k, struct place where, const uint32_t *pa
 }
 
 /* ---- ordering ------------------------------------------------------------------------------- */
+
+/* Where the copies of the next positions are now: a scan may have found newer ones. */
+static uint32_t copies_of(struct disk *k, struct fetch *f)
+{
+    uint32_t end = f->n - f->issued < SWAP_BATCH ? f->n : f->issued + SWAP_BATCH;
+    bool there = index_path_ids(index_view_of(k->d->index), f->path.where, f->first + f->issued,
+                                f->first + end, NULL, f->slot + f->issued);
+    assert(there);
+    (void)there;
+    return end;
+}
 
 /* One order of what is next; false: nothing is, or no order is to be had. */
 static bool order_next(struct disk *k, struct fetch *f)
@@ -84,7 +103,8 @@ static bool order_next(struct disk *k, struct fetch *f)
         return false;
     }
     r->fetch = f;
-    for (; f->issued < f->n && o->n < SWAP_BATCH; f->issued++) {
+    list_append(&f->readings, &r->link);
+    for (uint32_t end = copies_of(k, f); f->issued < end; f->issued++) {
         uint32_t i = f->issued, slot = f->slot[i];
         if (f->state[i] != READ_WANTED)
             continue;
@@ -100,7 +120,7 @@ static bool order_next(struct disk *k, struct fetch *f)
     }
     o->owner = r;
     if (o->n == 0) {
-        free(r);
+        reading_free(r);
         swap_order_free(k->swap, o);
         return true;
     }
@@ -116,6 +136,8 @@ void read_over(struct disk *k, struct swap_order *o)
     for (uint32_t i = 0; i < o->n; i++) {
         const struct swap_record *x = &o->record[i];
         k->reader[x->slot] = NULL;
+        if (k->generation[x->slot] == 0)
+            swap_slot_give(k->swap, STORE_BLOCKS, x->slot);
         f->state[r->position[i]] = x->status == SWAP_GOOD ? READ_GOOD : READ_BAD;
         if (x->status == SWAP_GOOD)
             k->read++;
@@ -123,7 +145,7 @@ void read_over(struct disk *k, struct swap_order *o)
             k->generation[x->slot] = GENERATION_BAD; /* still the copy that was meant */
     }
     f->in_flight--;
-    free(r);
+    reading_free(r);
     swap_order_free(k->swap, o);
 }
 
@@ -179,6 +201,8 @@ static bool fetch_over(const struct fetch *f)
 void fetch_free(struct fetch *f)
 {
     list_remove(&f->link);
+    list_each (at, after, &f->readings) /* the daemon stops */
+        reading_free(list_entry(at, struct reading, link));
     free(f->page);
     free(f->slot);
     free(f->state);

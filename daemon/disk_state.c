@@ -125,7 +125,7 @@ static bool slot_step(struct disk *k, struct move *m)
             swap_slot_give(k->swap, STORE_SNAPSHOTS, m->disk);
     }
     if (!o) {
-        bool enough = disk_now_ns() - m->began_ns >= DISK_WAIT_NS;
+        bool enough = disk_now_ns() - m->began_ns >= DISK_WAIT_NS && !swap_facts(k->swap).growing;
         if (enough)
             move_end(m, TIER_ERROR);
         return enough;

@@ -34,10 +34,11 @@ static void pause_writes(struct disk *k, uint64_t ns)
     k->full_until_ns = disk_now_ns() + ns;
 }
 
+/* While the files grow, what they hold is not given up. */
 static uint32_t make_slots(struct disk *k, uint32_t n)
 {
     uint32_t room = swap_free(k->swap, STORE_BLOCKS), removed = 0;
-    if (room < n) {
+    if (room < n && !swap_facts(k->swap).growing) {
         index_evict_copies(k->d->index, n - room, &removed);
         k->d->counters.evicted_blocks += removed;
         room = swap_free(k->swap, STORE_BLOCKS);
@@ -118,7 +119,8 @@ static bool chain_go(struct disk *k, struct chain *c)
     if (n == 0) {
         if (o)
             swap_order_free(k->swap, o);
-        return true; /* all orders are out: look again */
+        k->no_order |= !o; /* all are out, or there is no memory for one: look again */
+        return true;
     }
     c->marked = n;
     c->end = end.depth;
@@ -178,13 +180,17 @@ bool disk_can_write(const struct disk *k)
     return !k->scanning && disk_now_ns() >= k->full_until_ns && swap_facts(k->swap).healthy;
 }
 
-/* Enough pages that can be had at once: free, or idle with a copy. */
+/* In good time: by insert, or as there are too few pages that can be had at once, free, or idle
+ * with a copy. Not for the price of a copy whose block is in the pool: that one would be the next
+ * to be written, and so on without an end. Who waits for pages pays it: what leaves the pool is
+ * kept, what stays there needs no copy. */
 static bool wanted(const struct disk *k)
 {
-    if (k->write == SWAP_WRITE_INSERT || k->pressed)
+    if (k->pressed)
         return true;
     uint64_t ready = (uint64_t)k->d->pool.n_free + index_clean(k->d->index);
-    return ready < k->low_water;
+    bool room = swap_free(k->swap, STORE_BLOCKS) || index_spare_copy(k->d->index);
+    return room && (k->write == SWAP_WRITE_INSERT || ready < k->low_water);
 }
 
 struct chain *chain_begin(struct disk *k, struct place leaf, struct move *state)
@@ -221,6 +227,7 @@ bool chains_step(struct disk *k)
 /* After any answer: those that waited for another's. */
 void chains_again(struct disk *k)
 {
+    k->no_order = false;
     list_each (at, after, &k->chains) {
         struct chain *c = list_entry(at, struct chain, link);
         if (!c->order && !chain_go(k, c))

@@ -54,7 +54,8 @@ static struct place match_place(const struct call *c, const struct lease *l)
 {
     struct place where = l->path.where;
     where.depth = l->matched;
-    index_cover(c->d->index, &where);
+    if (l->path.where.depth) /* else it holds nothing, and its root may have been flushed */
+        index_cover(c->d->index, &where);
     return where;
 }
 
@@ -235,8 +236,11 @@ int op_fetch(struct call *c)
 static void cut_match(struct call *c, struct lease *l, uint32_t depth)
 {
     struct index *ix = c->d->index;
-    struct place lost = l->path.where, kept = l->path.where;
-    lost.depth = depth + 1;
+    struct place first = l->path.where, kept = l->path.where;
+    struct hold lost;
+    first.depth = depth + 1;
+    index_cover(ix, &first);
+    index_hold_io(ix, &lost, first);
     kept.depth = depth;
     index_cover(ix, &kept);
     index_unhold(ix, &l->tail);
@@ -244,7 +248,7 @@ static void cut_match(struct call *c, struct lease *l, uint32_t depth)
     index_hold_move(ix, &l->path, kept);
     l->matched = depth;
     lease_drop_snapshots(c->d, l, (uint64_t)depth * c->d->layout.block_tokens);
-    index_lose(ix, lost);
+    index_lose_held(ix, &lost);
 }
 
 /* Pages, then the reads, then what came of them. */
@@ -272,6 +276,8 @@ static int fetch_blocks(struct call *c, struct lease *l)
     fetch_leave(j->fetch);
     j->fetch = NULL;
     j->n_absent = 0;
+    if (status == STATUS_EIO && depth >= l->matched)
+        return 0; /* a mate has truncated the lease, and all that is left is there */
     if (status == STATUS_EIO && l->path.where.depth == l->matched)
         cut_match(c, l, depth);
     return status;

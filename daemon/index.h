@@ -143,9 +143,9 @@ void index_set_slot_gone(struct index *ix, void (*gone)(void *arg, uint32_t disk
 
 /* The coldest path that has blocks to be written: the place of the last of them. */
 bool index_dirty(struct index *ix, struct place *leaf);
-/* The first blocks without a copy on the path to a place that is held for a transfer, at most `most`
- * of one node: how many, and the place where they end. 0: there is none, or they are on their way.
- * From here to index_written they are. */
+/* The first blocks without a copy on the path to a place that is held for a transfer, at most
+ * `most` of one node: how many, and the place where they end. 0: there is none, or they are on
+ * their way. From here to index_written they are. */
 uint32_t index_unwritten(struct index *ix, struct place leaf, uint32_t most, struct place *end);
 void index_written(struct index *ix, struct place end, uint32_t n);
 /* Are all blocks down to this place on disk; on the device? */
@@ -157,9 +157,11 @@ bool index_flushed(const struct index *ix, struct place where);
 uint32_t index_absent(struct index *ix, struct place where);
 /* The blocks from this place on cannot be written: do not offer this leaf again. */
 void index_unwritable(struct index *ix, struct place leaf);
-/* The block that ends at this place cannot be read: it, and what hangs below it, goes as far as nobody
- * holds it. */
+/* The block that ends at this place cannot be read: it, and what hangs below it, goes as far as
+ * nobody holds it. */
 void index_lose(struct index *ix, struct place where);
+void index_lose_held(struct index *ix,
+                     struct hold *h); /* the one that this transfer's hold ends at */
 /* The block that ends at this place has been written to a slot. False: it is not the next one. */
 bool index_copy_commit(struct index *ix, struct place where, uint32_t disk);
 /* It has a copy, and this is a newer one: the older one's slot is no longer needed. */
@@ -169,6 +171,7 @@ void index_copy_replace(struct index *ix, struct place where, uint32_t disk);
 bool index_page_arrive(struct index *ix, struct place where, uint32_t page);
 /* Give up at most n copies, least recent first; *removed grows by blocks that had nothing else. */
 uint32_t index_evict_copies(struct index *ix, uint32_t n, uint32_t *removed);
+bool index_spare_copy(struct index *ix); /* the first that goes is of a block without a page */
 /* n whole blocks of the query that are on disk only, after *where, which is the end of what is
  * there; *where moves on. */
 void index_restore(struct index *ix, const struct index_query *query, const uint32_t *disks,

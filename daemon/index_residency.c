@@ -269,6 +269,12 @@ uint32_t index_evict_copies(struct index *ix, uint32_t n, uint32_t *removed)
     return gone;
 }
 
+bool index_spare_copy(struct index *ix)
+{
+    uint32_t id = rank_lowest(ix, RANK_COPY);
+    return id && disk_blocks(ix, id) > device_blocks(ix, id);
+}
+
 /* A leaf below `top` that can lose blocks; 0: none can. */
 static uint32_t loose_below(const struct index *ix, uint32_t top)
 {
@@ -281,21 +287,31 @@ static uint32_t loose_below(const struct index *ix, uint32_t top)
     return 0;
 }
 
-/* Each cut may merge nodes, so each begins anew at the place; that stays, for it is held. */
+/* Each cut may merge nodes, so each begins anew at the place; that stays, for it is held. When it
+ * is not any more, its node is another one's if something is below it, and gone if it was flushed.
+ */
+void index_lose_held(struct index *ix, struct hold *h)
+{
+    uint32_t id;
+    while ((id = loose_below(ix, h->where.node)))
+        node_truncate(ix, id, kept_prefix(ix, id), 0);
+    struct place where = h->where;
+    id = where.node;
+    bool leaf = priv_at(ix, id)->n_children == 0 && !node_condemned(ix, id);
+    index_unhold(ix, h);
+    if (!leaf)
+        return;
+    uint32_t keep = higher(kept_prefix(ix, id), where.depth - 1 - node_at(ix, id)->start);
+    if (keep < node_at(ix, id)->n_blocks)
+        node_truncate(ix, id, keep, 0);
+}
+
 void index_lose(struct index *ix, struct place where)
 {
     struct hold at;
-    uint32_t id;
     index_cover(ix, &where);
     index_hold_io(ix, &at, where);
-    while ((id = loose_below(ix, at.where.node)))
-        node_truncate(ix, id, kept_prefix(ix, id), 0);
-    where = at.where;
-    index_unhold(ix, &at);
-    id = where.node;
-    uint32_t keep = higher(kept_prefix(ix, id), where.depth - 1 - node_at(ix, id)->start);
-    if (priv_at(ix, id)->n_children == 0 && keep < node_at(ix, id)->n_blocks)
-        node_truncate(ix, id, keep, 0);
+    index_lose_held(ix, &at);
 }
 
 /* ---- writing ---------------------------------------------------------------------------- */

@@ -213,12 +213,24 @@ static bool lock(struct swap_file *f, char *why, size_t n_why)
     return true;
 }
 
-static bool open_locked(struct swap_file *f, char *why, size_t n_why)
+/* By a hard link: it would wait for itself. */
+static bool opened_before(const struct swap *sw, const struct swap_file *f, char *why, size_t n_why)
+{
+    for (unsigned i = 0; i < sw->n_files; i++)
+        if (same_file(f->fd, sw->file[i].name)) {
+            snprintf(why, n_why, "--swap: %s is the same file as %s; remove one of the two names",
+                     f->name, sw->file[i].name);
+            return true;
+        }
+    return false;
+}
+
+static bool open_locked(const struct swap *sw, struct swap_file *f, char *why, size_t n_why)
 {
     f->fd = open(f->name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (f->fd < 0)
         return fail_errno(why, n_why, f->name, "opened");
-    if (!lock(f, why, n_why))
+    if (opened_before(sw, f, why, n_why) || !lock(f, why, n_why))
         return false;
     if (!same_file(f->fd, f->name))
         return fail(why, n_why, f->name, "was replaced while it was opened");
@@ -299,6 +311,7 @@ static enum found judge(const struct swap_store *s, struct swap_file *f,
         memcmp(best->fingerprint, s->config->fingerprint, sizeof best->fingerprint) != 0)
         return FOUND_OTHER;
     f->super = *best;
+    f->owed = memcmp(&two[0], &two[1], sizeof two[0]) != 0; /* two again, by files_join */
     f->extent_headers = headers_of(s, best->extent_slots);
     return FOUND_KEPT;
 }
@@ -417,37 +430,46 @@ static bool files_join(struct swap *sw, char *why, size_t n_why)
             return fail_errno(why, n_why, f->name, "emptied");
         }
     }
-    if (n_chosen == sw->n_files && n_chosen == mates)
-        return true;                     /* as we left them */
-    sw->generation_jump = n_chosen != 0; /* headers of a missing file may have higher ones */
-    if (getrandom(set, sizeof set, 0) != sizeof set)
+    bool anew = n_chosen != sw->n_files || n_chosen != mates; /* else they are as we left them */
+    /* Headers of a missing file may have higher generations. */
+    sw->generation_jump = anew && n_chosen != 0;
+    if (anew && getrandom(set, sizeof set, 0) != sizeof set)
         return fail_errno(why, n_why, "a random number", "had");
     for (unsigned i = 0; i < sw->n_files; i++) {
         struct swap_file *f = &sw->file[i];
         memcpy(f->super.set_id, set, sizeof set);
         f->super.set_files = sw->n_files;
-        int error = f->owed ? head_write(f) : super_write(f);
+        int error = f->owed ? head_write(f) : anew ? super_write(f) : 0;
         if (error)
             log_warning("%s: cannot be written (%s); tried again", f->name, strerror(-error));
     }
     return true;
 }
 
-static bool file_open(struct swap *sw, struct swap_store *s, struct swap_file *f, enum found *found,
-                      char *why, size_t n_why)
+/* Nobody else's: an owner could read what is cached, and change it. Whoever has the directory can
+ * do so anyway. */
+static bool may_be_ours(const struct stat *st, const char *path)
+{
+    struct stat dir;
+    return st->st_uid == geteuid() || st->st_uid == 0 ||
+           (!stat(path, &dir) && st->st_uid == dir.st_uid);
+}
+
+static bool file_open(struct swap *sw, struct swap_store *s, struct swap_file *f, const char *path,
+                      enum found *found, char *why, size_t n_why)
 {
     struct stat st;
-    if (!open_locked(f, why, n_why))
+    if (!open_locked(sw, f, why, n_why))
         return false;
     if (fstat(f->fd, &st))
         return fail_errno(why, n_why, f->name, "looked at");
     *found = FOUND_FOREIGN;
-    int error = S_ISREG(st.st_mode) ? look_into(s, f, (uint64_t)st.st_size, found) : 0;
+    bool ours = may_be_ours(&st, path);
+    int error = ours && S_ISREG(st.st_mode) ? look_into(s, f, (uint64_t)st.st_size, found) : 0;
     if (!error && *found == FOUND_FOREIGN) {
-        log_warning(
-            "--swap: %s is not a file of prefixd: it is left alone, and this path is not in "
-            "use; move it away and start prefixd again",
-            f->name);
+        log_warning("--swap: %s %s: it is left alone, and this path is not in use; move it away "
+                    "and start prefixd again",
+                    f->name, ours ? "is not a file of prefixd" : "belongs to another user");
         sw->facts.foreign++;
         return true;
     }
@@ -499,7 +521,7 @@ static bool store_open(struct swap *sw, struct swap_store *s, char *why, size_t 
             file_close(f);
             return fail(why, n_why, sw->config.path[p], "needs memory that there is none of");
         }
-        if (!file_open(sw, s, f, &found, why, n_why)) {
+        if (!file_open(sw, s, f, sw->config.path[p], &found, why, n_why)) {
             file_close(f);
             return false;
         }

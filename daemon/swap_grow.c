@@ -1,18 +1,21 @@
 /*
  * swap_grow.c - what the swap thread does beside orders: it writes files longer, tries sick devices
- * again, and writes what is owed. One operation of growth is under way at a time, so that orders
- * are not slowed by much; it keeps ahead of the slots in use. What fails is tried again after
- * PROBE_NS.
+ * again, and writes what is owed. Growth keeps ahead of the slots in use, one operation at a time,
+ * so that orders are not slowed by much; where it does not, in waves of several, or a fast writer
+ * would have to give up what is on disk while most of the budget is not there yet. What fails is
+ * tried again after PROBE_NS.
  */
 #include "daemon/log.h"
 #include "daemon/swap_private.h"
 
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { PROBE_WRITE, PROBE_READ };
 
-#define AHEAD_BYTES (1ull << 30) /* and a quarter of what is in use */
+#define AHEAD_BYTES (1ull << 30)   /* and a quarter of what is in use */
+#define HURRY_BYTES (256ull << 20) /* with less than that ahead, in waves */
 
 /* ---- health ---- */
 
@@ -82,12 +85,25 @@ void probe_over(struct swap *sw, struct op *op, int error)
 
 /* ---- growth ---- */
 
-static bool wants_slots(const struct swap *sw, const struct swap_store *s)
+static uint64_t slots_ready(const struct swap_store *s)
 {
-    uint64_t ready = 0, taken = shm_load(&sw->taken[s->kind]);
+    uint64_t ready = 0;
     for (unsigned i = 0; i < s->n_files; i++)
         ready += s->file[i].ready;
-    return ready < taken + taken / 4 + AHEAD_BYTES / s->slot_bytes + 1;
+    return ready;
+}
+
+static bool wants_slots(const struct swap *sw, const struct swap_store *s)
+{
+    uint64_t taken = shm_load(&sw->taken[s->kind]);
+    return slots_ready(s) < taken + taken / 4 + AHEAD_BYTES / s->slot_bytes + 1;
+}
+
+static bool in_a_hurry(const struct swap *sw, const struct swap_file *f)
+{
+    const struct swap_store *s = &sw->store[f->store];
+    return sw->now_ns >= f->narrow_ns &&
+           slots_ready(s) < shm_load(&sw->taken[s->kind]) + HURRY_BYTES / s->slot_bytes;
 }
 
 static bool can_grow(const struct swap *sw, const struct swap_file *f)
@@ -99,15 +115,23 @@ static bool can_grow(const struct swap *sw, const struct swap_file *f)
 static void grow_send(struct swap *sw, struct swap_file *f)
 {
     const struct swap_store *s = &sw->store[f->store];
-    uint64_t rest = bytes_for(s, f->super.extent_slots, f->n_slots) - f->length;
-    struct op *op = op_new(sw, OP_GROW, f);
-    op->write = true;
-    op->direct = f->direct;
-    op->offset = f->length;
-    op->base = sw->zeros;
-    op->length = rest < SWAP_SPLIT ? (uint32_t)rest : SWAP_SPLIT;
-    sw->growing = true;
-    op_send(sw, op);
+    uint64_t at = f->length, end = bytes_for(s, f->super.extent_slots, f->n_slots);
+    uint64_t most = in_a_hurry(sw, f) ? SWAP_WAVE * (uint64_t)SWAP_SPLIT : SWAP_SPLIT;
+    if (end - at > most)
+        end = at + most;
+    sw->growth.left = (unsigned)((end - at + SWAP_SPLIT - 1) / SWAP_SPLIT);
+    sw->growth.wave = sw->growth.left > 1;
+    sw->growth.end = end;
+    sw->growth.error = 0;
+    for (; at < end; at += SWAP_SPLIT) {
+        struct op *op = op_new(sw, OP_GROW, f);
+        op->write = true;
+        op->direct = f->direct;
+        op->offset = at;
+        op->base = sw->zeros;
+        op->length = end - at < SWAP_SPLIT ? (uint32_t)(end - at) : SWAP_SPLIT;
+        op_send(sw, op);
+    }
 }
 
 /* One note is enough, until the index thread has seen it and looks. */
@@ -132,20 +156,39 @@ static void grow_failed(struct swap *sw, struct swap_file *f, int error)
         file_error(sw, f, error);
 }
 
+/* What came after the first failure is not the file's, and must not hold room that the rest of it
+ * needs: the rest goes one by one, and tells what is wrong. */
+static void wave_failed(struct swap *sw, struct swap_file *f)
+{
+    f->narrow_ns = sw->now_ns + PROBE_NS;
+    if (ftruncate(f->fd, (off_t)f->length))
+        log_warning("%s: %s", f->name, strerror(errno));
+}
+
+/* Of a wave that fails in places, what comes before the first of them counts. */
 void grow_over(struct swap *sw, struct op *op, int error)
 {
     struct swap_file *f = op->file;
-    sw->growing = false;
-    f->length = op->offset + (error ? op->done / SWAP_ALIGN * SWAP_ALIGN : op->length);
+    uint64_t good = op->offset + op->done / SWAP_ALIGN * SWAP_ALIGN;
+    if (error && good < sw->growth.end)
+        sw->growth.end = good;
+    if (error)
+        sw->growth.error = error;
+    if (--sw->growth.left)
+        return;
+    error = sw->growth.error;
+    f->length = sw->growth.end;
     uint32_t ready = slots_in(&sw->store[f->store], f, f->length);
     if (ready != f->ready) {
         shm_store_release(&f->ready, ready);
         tell_grown(sw);
     }
-    if (error) {
+    if (error && sw->growth.wave)
+        wave_failed(sw, f);
+    else if (error)
         grow_failed(sw, f, error);
+    if (error)
         return;
-    }
     if (f->full)
         log_info("%s: grows again", f->name);
     f->full = false;
@@ -187,10 +230,10 @@ void background_step(struct swap *sw)
     for (unsigned i = 0; i < sw->n_files; i++)
         if (sw->file[i].sick || sw->file[i].owed || sw->file[i].unretired)
             retry(sw, &sw->file[i]);
-    for (unsigned k = 0; !sw->growing && k < sw->n_files; k++) {
+    for (unsigned k = 0; !sw->growth.left && k < sw->n_files; k++) {
         struct swap_file *f = &sw->file[sw->grow_next++ % sw->n_files];
         if (can_grow(sw, f))
             grow_send(sw, f);
     }
-    shm_store(&sw->facts.growing, sw->growing);
+    shm_store(&sw->facts.growing, sw->growth.left > 0);
 }

@@ -19,8 +19,9 @@ enum {
     SWAP_ERRORS = 8,      /* in a row: the file is sick */
     EXTENT_SLOTS_MIN = 16,
     SWAP_SCANS = 16,      /* SCAN orders out */
-    SWAP_BACKGROUND = 64, /* operations beside those that depth counts: one of growth, a probe a
-                             file, 16 of the scan */
+    SWAP_WAVE = 16,       /* operations of growth at once */
+    SWAP_BACKGROUND = 64, /* operations beside those that depth counts: 16 of growth, a probe a file,
+                             16 of the scan */
 };
 
 #define SECOND_NS 1000000000ull
@@ -60,6 +61,7 @@ struct swap_file {
     uint32_t unretired; /* slots whose retirement could not: the same */
     bool full;          /* growth waits */
     bool sick, probing;
+    uint64_t narrow_ns; /* no waves before */
     uint8_t *probe;    /* a block for it */
     unsigned errors;   /* in a row */
     uint64_t said_ns;  /* when one was last logged */
@@ -96,11 +98,12 @@ struct job {
     uint32_t room;    /* bytes of staging */
     uint32_t n_over;
     /* A bit a record. */
+    uint64_t open;     /* WRITE: its payload or its checksum is not through */
     uint64_t todo;     /* payload not issued to its end */
     uint64_t alone;    /* failed as one of several in an operation: goes by itself */
     uint64_t unhashed; /* checksum to be computed */
     uint64_t hashed;
-    uint64_t ready; /* header to be written */
+    uint64_t ready; /* header to be written, once no record is open */
     uint64_t over;
     int current; /* record that is issued in part, or -1 */
     uint32_t piece;
@@ -190,7 +193,12 @@ struct swap {
     struct scan *scan;           /* NULL: over */
     uint64_t highest_generation; /* seen in headers, flushes and orders */
     bool generation_jump;        /* swap_start, scan: there may be headers that nobody sees */
-    bool growing;
+    struct {
+        unsigned left; /* operations under way, of one file; 0: nothing grows */
+        bool wave;     /* there were several */
+        uint64_t end;  /* what has not failed ends here */
+        int error;     /* errno */
+    } growth;
     unsigned grow_next;
     uint8_t *zeros;
     uint64_t now_ns, looked_ns;

@@ -43,6 +43,16 @@ void job_answer(struct swap *sw, struct job *j)
     swap_channel_post(&sw->answers, j, NOTE_ORDER);
 }
 
+/* The payload of a record is through, or there will be no header. The headers of an order go
+ * together, with the last payload: they lie side by side, so that they are one operation mostly,
+ * and the order is not answered before the last of them is written anyway. */
+static void payload_through(struct swap *sw, struct job *j, unsigned r)
+{
+    j->open &= ~(1ull << r);
+    if (!j->open && j->ready && list_empty(&j->header))
+        list_append(&sw->headers, &j->header);
+}
+
 void record_over(struct swap *sw, struct job *j, unsigned r, enum swap_status status)
 {
     const struct swap_store *s = &sw->store[j->order.store];
@@ -64,6 +74,7 @@ void record_over(struct swap *sw, struct job *j, unsigned r, enum swap_status st
     } else if (status == SWAP_FAILED || status == SWAP_CORRUPT) {
         FACT_ADD(sw, errors, 1);
     }
+    payload_through(sw, j, r);
     if (++j->n_over == j->order.n)
         job_answer(sw, j);
 }
@@ -111,8 +122,7 @@ void payload_over(struct swap *sw, struct job *j, unsigned r)
         want_hash(sw, j, r);
     } else if (j->hashed & bit) {
         j->ready |= bit;
-        if (list_empty(&j->header))
-            list_append(&sw->headers, &j->header);
+        payload_through(sw, j, r);
     }
 }
 
@@ -297,6 +307,7 @@ static void transfer_begin(struct swap *sw, struct job *j)
             todo |= 1ull << i;
     }
     j->todo = todo;
+    j->open = read ? 0 : todo;
     if (!read)
         list_append(&sw->alive, &j->alive);
     if (todo)

@@ -243,6 +243,8 @@ void keep_seq(struct worker *w, const struct seq *s, uint32_t depth, enum pfx_sn
     args.flags = PFX_QUIET;
     struct held h = look_args(w, &args);
     uint32_t bt = block_tokens(w);
+    if (h.match.n_resident < h.match.n_blocks) /* it goes on from there */
+        REQUIRE_EQ(fetch(w, &h), 0);
     REQUIRE_EQ(let_go(w, &h), 0);
     REQUIRE_EQ(grab(w, &h, (uint32_t)((s->n + bt - 1) / bt) - h.n_table), 0);
     REQUIRE_EQ(put_seq(w, &h, s, PFX_FINAL, NULL, NULL), 0);

@@ -108,6 +108,15 @@ struct pfx_lookup_args lookup_args(const struct worker *w, const struct seq *s)
                                     .n_tokens = s->n};
 }
 
+/* All of a match has pages: only where a tier holds blocks may some wait there to be fetched. */
+static void all_resident(const struct pfx_match *m, uint32_t flags)
+{
+    if (!on_disk() || (flags & PFX_FETCH))
+        REQUIRE_EQ(m->n_resident, m->n_blocks);
+    for (uint32_t i = 0; i < m->n_blocks; i++)
+        REQUIRE(m->blocks[i] != PFX_NO_BLOCK || m->disk[i] != PFX_NO_DISK);
+}
+
 struct held look_args(struct worker *w, const struct pfx_lookup_args *args)
 {
     struct held h = {.match = {.size = sizeof h.match}, .session = args->session};
@@ -115,7 +124,7 @@ struct held look_args(struct worker *w, const struct pfx_lookup_args *args)
     REQUIRE_MSG(rc == 0, "pfx_lookup: %s (%s)", pfx_strerror(rc), pfx_why(w->c));
     REQUIRE(h.match.lease != 0);
     REQUIRE_EQ(h.match.matched_tokens, h.match.n_blocks * block_tokens(w));
-    REQUIRE_EQ(h.match.n_resident, h.match.n_blocks);
+    all_resident(&h.match, args->flags);
     h.lease = h.match.lease;
     for (uint32_t i = 0; i < h.match.n_blocks; i++)
         h.table[i] = h.match.blocks[i];
@@ -197,6 +206,8 @@ int cut(struct worker *w, struct held *h, uint32_t n)
     int rc = pfx_truncate(w->c, h->lease, n);
     if (rc >= 0 && n < h->n_table)
         h->n_table = n;
+    if (rc >= 0 && n < h->n_published)
+        h->n_published = n;
     step(w);
     return rc;
 }
@@ -283,6 +294,7 @@ bool bytes_are(const struct worker *w, uint32_t block, const struct seq *s, size
     size_t words = pfx_geometry(w->c)->layout.block_bytes / 8;
     uint64_t word = prefix_word(w, s, n_tokens);
     const uint64_t *page = pfx_block_address(w->c, 0, block);
+    REQUIRE_MSG(page != NULL || words == 0, "block %u has no page", block);
     for (size_t k = 0; k < words; k++)
         if (page[k] != word + k)
             return false;

@@ -9,6 +9,7 @@
  *   bench_channel.c    its rows: ring, lookup, peek
  *   bench_snapshots.c  two of them, one with snapshots: snapshots
  *   bench_idle.c       a private daemon with nothing to do: idle
+ *   bench_swap.h       what moves bytes to a disk and back: swap
  */
 #ifndef TOOLS_BENCH_H
 #define TOOLS_BENCH_H
@@ -23,13 +24,19 @@
 struct bench_row {
     const char *name, *unit;
     const char *baseline_name;
-    double budget; /* of value / baseline */
+    double budget; /* of value / baseline, at most; 0: none */
     unsigned pairs;
     void *(*begin)(void); /* NULL after a sentence: it cannot be measured here */
     double (*value)(void *);
     double (*baseline)(void *); /* NULL: 1, so that the budget is one of the value itself */
     void (*end)(void *);
+    bool at_least; /* the budget is a floor */
+    /* What else is known of all pairs, or NULL: more fields of the row's JSON. */
+    void (*more)(void *, struct json_t *);
 };
+
+/* --dir: where rows that need a disk make their files. */
+extern const char *bench_dir;
 
 /* begin, value, baseline, end of each row; named in the table of bench.c. */
 #define BENCH_ROW(name)                                                                            \
@@ -51,6 +58,18 @@ void evict_end(void *);
 void *memory_runs_begin(void), *memory_truncated_begin(void), *memory_single_begin(void);
 double memory_value(void *);
 void memory_end(void *);
+void *swap_read_64k_begin(void), *swap_read_256k_begin(void), *swap_read_1m_begin(void);
+void *swap_write_64k_begin(void), *swap_write_256k_begin(void), *swap_write_1m_begin(void);
+double swap_value(void *);
+double swap_baseline(void *);
+void swap_end(void *);
+void swap_more(void *, struct json_t *);
+BENCH_ROW(swap_lookup);
+void swap_lookup_more(void *, struct json_t *);
+void *swap_restart_begin(void);
+double swap_restart_value(void *);
+void swap_restart_more(void *, struct json_t *);
+void swap_restart_end(void *);
 void *idle_begin(void);
 double idle_value(void *);
 void idle_end(void *);

@@ -28,7 +28,8 @@ need_packages() {
     exit 1
 }
 
-# COMMAND=PACKAGE, or a package alone.
+# COMMAND=PACKAGE, or a package alone. fio is not among them: neither the build nor a test needs it,
+# only the rows swap.read and swap.write of `prefixctl bench`, which say so where it is missing.
 need_build_packages() {
     need_packages meson=meson ninja=ninja-build gcc=gcc pkg-config=pkg-config libc6-dev \
         libnuma-dev libxxhash-dev libjansson-dev libinih-dev libmd-dev liburing-dev "$@"

@@ -11,12 +11,13 @@
 
 /* ---- a daemon without sockets -------------------------------------------------------- */
 
-static void make_index(struct local *x, const struct model_config *config, uint64_t hash_mask)
+static void make_index(struct local *x, const struct model_config *config,
+                       const struct local_disk *disk, uint64_t hash_mask)
 {
     struct daemon *d = &x->d;
     struct index_params p = {.block_tokens = config->block_tokens,
                              .n_blocks = config->n_blocks,
-                             .n_disk = config->n_disk,
+                             .n_disk = disk->n_blocks,
                              .max_spaces = 8,
                              .max_snapshots = config->n_slots + config->n_tier,
                              .hash_seed = rng_next(&x->rng),
@@ -29,10 +30,8 @@ static void make_index(struct local *x, const struct model_config *config, uint6
     d->header->params = p;
     d->index_segment = (struct segment){.fd = -1, .base = d->header, .bytes = plan.bytes};
     REQUIRE(pool_init(&d->pool, config->n_blocks));
-    d->index = index_new(&(struct index_config){.region = d->header,
-                                                .pool = &d->pool,
-                                                .policy = x->options.policy,
-                                                .admit = config->admit});
+    d->index = index_new(&(struct index_config){
+        .region = d->header, .pool = &d->pool, .policy = x->options.policy, .admit = disk->admit});
     REQUIRE(d->index != NULL);
     d->spaces = spaces_new(d->index);
     REQUIRE(d->spaces && leases_init(&d->leases, 256, config->n_slots));
@@ -67,8 +66,8 @@ static void make_snapshots(struct local *x, const struct model_config *config,
     local_snapshots(x, config, x->tier, 0);
 }
 
-struct local *local_new(const struct model_config *config, uint64_t hash_mask, uint64_t seed,
-                        enum fate (*fate)(void *arg, bool put), void *arg)
+struct local *local_new_on_disk(const struct model_config *config, const struct local_disk *disk,
+                                uint64_t hash_mask, uint64_t seed)
 {
     struct local *x = calloc(1, sizeof *x);
     REQUIRE(x != NULL);
@@ -87,10 +86,18 @@ struct local *local_new(const struct model_config *config, uint64_t hash_mask, u
     x->d.scratch = malloc(PIECE_BYTES);
     x->d.layout.block_tokens = config->block_tokens;
     x->d.n_blocks = config->n_blocks;
-    make_index(x, config, hash_mask);
-    if (config->n_slots && !config->n_disk)
-        make_snapshots(x, config, fate, arg);
+    make_index(x, config, disk, hash_mask);
     x->d.carved = true;
+    daemon_publish(&x->d);
+    return x;
+}
+
+struct local *local_new(const struct model_config *config, uint64_t hash_mask, uint64_t seed,
+                        enum fate (*fate)(void *arg, bool put), void *arg)
+{
+    struct local *x = local_new_on_disk(config, &(struct local_disk){0}, hash_mask, seed);
+    if (config->n_slots)
+        make_snapshots(x, config, fate, arg);
     daemon_publish(&x->d);
     return x;
 }

@@ -21,6 +21,15 @@ struct local {
 
 struct local *local_new(const struct model_config *config, uint64_t hash_mask, uint64_t seed,
                         enum fate (*fate)(void *arg, bool put), void *arg);
+/* With room for a disk tier, which the caller starts, and snapshots after it: their lower tier may
+ * be a part of it. */
+struct local_disk {
+    uint32_t n_blocks, admit;
+};
+struct local *local_new_on_disk(const struct model_config *config, const struct local_disk *disk,
+                                uint64_t hash_mask, uint64_t seed);
+void local_snapshots(struct local *x, const struct model_config *config, struct tier *tier,
+                     uint64_t wait_ns);
 struct backend local_backend(struct local *x);
 void local_free(void *self);
 void local_attach(void *self, int conn, const char *group);

@@ -106,7 +106,6 @@ struct model_config {
     uint32_t n_slots, n_tier;
     uint32_t spill_min; /* --spill-min-tokens */
     double alpha;
-    uint32_t n_disk; /* slots of a disk tier, which somebody else starts */
 };
 
 struct model {

@@ -587,10 +587,10 @@ static void the_end(struct jobs *j)
 }
 
 static const struct model_config shapes[] = {
-    {2, 40, 4, 2, 0, 0, 0},
-    {1, 30, 3, 8, 0, 0.5, 0},
-    {4, 24, 6, 16, 3, 0, 0},
-    {3, 40, 5, 0, 0, 0, 0},
+    {2, 40, 4, 2, 0, 0},
+    {1, 30, 3, 8, 0, 0.5},
+    {4, 24, 6, 16, 3, 0},
+    {3, 40, 5, 0, 0, 0},
 };
 
 START_TEST(jobs_that_overlap)

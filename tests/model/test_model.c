@@ -123,13 +123,10 @@ static void run_local(const char *name, const struct shape *shape, uint32_t oper
 /* 200,000 operations in all, over shapes that differ in what they make frequent; the last has many
  * snapshots at every place, that differ in their last tokens and extras. */
 static const struct shape shapes[] = {
-    {{1, 24, 6, 2, 0, 0, 0}, 2, 0, UINT64_MAX, 0},
-    {{2, 32, 0, 0, 0, 0, 0}, 2, 0, UINT64_MAX, 0},
-    {{3, 40, 4, 16, 0, 0.5, 0}, 2, 1, UINT64_MAX, 0},
-    {{4, 48, 2, 2, 6, 0, 0}, 3, 1, UINT64_MAX, 0},
-    {{4, 60, 6, 0, 0, 0.5, 0}, 2, 0, UINT64_MAX, 0},
-    {{4, 48, 5, 16, 0, 0, 0}, 2, 1, UINT64_MAX, 0},
-    {{4, 40, 24, 16, 0, 0, 0}, 2, 1, UINT64_MAX, 1},
+    {{1, 24, 6, 2, 0, 0}, 2, 0, UINT64_MAX, 0},    {{2, 32, 0, 0, 0, 0}, 2, 0, UINT64_MAX, 0},
+    {{3, 40, 4, 16, 0, 0.5}, 2, 1, UINT64_MAX, 0}, {{4, 48, 2, 2, 6, 0}, 3, 1, UINT64_MAX, 0},
+    {{4, 60, 6, 0, 0, 0.5}, 2, 0, UINT64_MAX, 0},  {{4, 48, 5, 16, 0, 0}, 2, 1, UINT64_MAX, 0},
+    {{4, 40, 24, 16, 0, 0}, 2, 1, UINT64_MAX, 1},
 };
 
 START_TEST(b23_200000_operations)
@@ -142,16 +139,16 @@ END_TEST
 START_TEST(b14_hash_of_0_and_8_bits)
 {
     static const uint64_t masks[] = {0, 0xff, 0xffull << 32};
-    run_local("model, narrowed hash", &(struct shape){{2, 40, 4, 6, 0, 0, 0}, 3, 1, masks[_i], 0},
+    run_local("model, narrowed hash", &(struct shape){{2, 40, 4, 6, 0, 0}, 3, 1, masks[_i], 0},
               20000);
 }
 END_TEST
 
 /* The last one: blocks without bytes, states only. */
 static const struct shape remote_shapes[] = {
-    {{1, 24, 6, 2, 0, 0, 0}, 2, 0, 0, 0},  {{2, 32, 4, 16, 3, 0.5, 0}, 2, 0, 0, 0},
-    {{3, 40, 2, 0, 0, 0, 0}, 2, 1, 0, 0},  {{4, 48, 5, 2, 0, 0.5, 0}, 3, 1, 0, 0},
-    {{4, 60, 5, 16, 0, 0, 0}, 2, 1, 0, 0},
+    {{1, 24, 6, 2, 0, 0}, 2, 0, 0, 0},  {{2, 32, 4, 16, 3, 0.5}, 2, 0, 0, 0},
+    {{3, 40, 2, 0, 0, 0}, 2, 1, 0, 0},  {{4, 48, 5, 2, 0, 0.5}, 3, 1, 0, 0},
+    {{4, 60, 5, 16, 0, 0}, 2, 1, 0, 0},
 };
 
 START_TEST(model_library_and_daemon)

@@ -23,7 +23,7 @@ static pid_t leftover_of;
 
 static void remove_tree(const char *dir)
 {
-    char command[128];
+    char command[1100];
     snprintf(command, sizeof command, "rm -rf '%s'", dir);
     if (system(command) != 0)
         fprintf(stderr, "%s could not be removed\n", dir);
@@ -119,10 +119,18 @@ void site_start_scanning(struct site *s)
     worker_open(&s->w, &s->h, NULL);
 }
 
+/* Files grow as they are used: room for n more, or all that there will be. */
+static bool has_slots(const struct site *s, uint64_t n)
+{
+    struct pfx_stats c = counters(&s->w);
+    return c.disk_ready_blocks >= c.disk_used + n ||
+           c.disk_ready_blocks >= pfx_geometry(s->w.c)->n_disk_blocks;
+}
+
 void site_start(struct site *s)
 {
     site_start_scanning(s);
-    EVENTUALLY(DISK_WAIT_MS, counters(&s->w).disk_scan_done);
+    EVENTUALLY(DISK_WAIT_MS, counters(&s->w).disk_scan_done && has_slots(s, 8));
     step(&s->w);
 }
 
@@ -233,6 +241,7 @@ static pid_t thread_of(pid_t pid, const char *name)
 void io_stop(struct site *s)
 {
     int status = 0;
+    EVENTUALLY(DISK_WAIT_MS, has_slots(s, 24));
     pid_t tid = thread_of(s->h.pid, "prefixd-swap");
     ck_assert_int_ne(tid, 0);
     ck_assert_msg(ptrace(PTRACE_SEIZE, tid, NULL, NULL) == 0, "the swap thread cannot be held: %s",

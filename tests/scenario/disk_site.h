@@ -1,14 +1,14 @@
 /*
  * disk_site.h - a daemon with swap directories of its own, over several lives, and one worker.
  *
- *      site_init(&s, "2M");                8 blocks of 4 tokens and 4 KiB, written soon after insert
+ *      site_init(&s, "2M");               8 blocks of 4 tokens and 4 KiB, written after insert
  *      site_set(&s, "--blocks", "64");
- *      site_start(&s);                     daemon and worker, a restart's scan over
- *      site_kill(&s); site_start(&s);      the next life
+ *      site_start(&s);                    daemon and worker, a restart's scan over
+ *      site_kill(&s); site_start(&s);     the next life
  *      site_deinit(&s);
  *
- * io_stop holds the daemon's swap thread alone: nothing is read or written from then on, and all else
- * of the daemon goes on. A slow disk, for as long as a test likes.
+ * io_stop holds the daemon's swap thread alone: nothing is read or written from then on, and all
+ * else of the daemon goes on. A slow disk, for as long as a test likes.
  */
 #ifndef TESTS_SCENARIO_DISK_SITE_H
 #define TESTS_SCENARIO_DISK_SITE_H
@@ -47,7 +47,7 @@ uint64_t site_file_size(const struct site *s, unsigned path);
 void site_file_cut(const struct site *s, unsigned path, uint64_t length);
 void site_file_garbage(const struct site *s, unsigned path, uint64_t at, uint64_t n, uint64_t seed);
 
-void io_stop(struct site *s);
+void io_stop(struct site *s); /* there are free slots on disk by then */
 void io_go(struct site *s);
 void io_uring_forbid(void); /* for this process and all that it starts: threads do its work */
 

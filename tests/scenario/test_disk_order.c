@@ -1,5 +1,5 @@
-/* One worker's calls beside its own that wait for the disk, which is held still meanwhile (io_stop):
- * they are answered as if nothing waited, and the late ones when the disk goes on. */
+/* One worker's calls beside its own that wait for the disk, which is held still meanwhile
+ * (io_stop): they are answered as if nothing waited, and the late ones when the disk goes on. */
 #include "tests/scenario/disk_site.h"
 
 enum { PATHS = 40 };

@@ -10,13 +10,16 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* Some of the callers are killed at any moment: silent checks, as half a message of Check's would
+ * be no message. */
+
 /* ---- set up ---- */
 
 static void make_dir(struct rig *r, unsigned path)
 {
     const char *tmp = getenv("TMPDIR");
     snprintf(r->dir[path], sizeof r->dir[path], "%s/prefixd-swap-XXXXXX", tmp ? tmp : "/tmp");
-    ck_assert_ptr_nonnull(mkdtemp(r->dir[path]));
+    REQUIRE(mkdtemp(r->dir[path]));
     r->config.path[path] = r->dir[path];
 }
 
@@ -34,7 +37,7 @@ void rig_store(struct rig *r, enum swap_store_kind store, uint64_t record_bytes,
     r->pool_bytes[store] = stride * pool_records;
     r->pool[store] = mmap(NULL, r->pool_bytes[store] * n_pieces, PROT_READ | PROT_WRITE,
                           MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    ck_assert_ptr_ne(r->pool[store], MAP_FAILED);
+    REQUIRE(r->pool[store] != MAP_FAILED);
     for (uint32_t d = 0; d < n_pieces; d++)
         c->pool[d] = r->pool[store] + d * r->pool_bytes[store];
     rig_budget(r, store, n_slots);
@@ -83,7 +86,7 @@ void rig_start_only(struct rig *r)
 {
     char why[256] = "";
     r->sw = swap_start(&r->config, why, sizeof why);
-    ck_assert_msg(r->sw != NULL, "%s", why);
+    REQUIRE_MSG(r->sw != NULL, "%s", why);
 }
 
 bool rig_start_fails(struct rig *r, const char *why_has)
@@ -114,11 +117,11 @@ void rig_wait_ready(struct rig *r, enum swap_store_kind store, uint32_t n)
     uint64_t until = now_ms() + WAIT_MS;
     while (swap_ready(r->sw, store) < n) {
         struct pollfd p = {.fd = swap_fd(r->sw), .events = POLLIN};
-        ck_assert_ptr_null(swap_take(r->sw));
+        REQUIRE(!swap_take(r->sw));
         if (swap_ready(r->sw, store) >= n)
             break;
         poll(&p, 1, 1000);
-        ck_assert_msg(now_ms() < until, "%u of %u slots", swap_ready(r->sw, store), n);
+        REQUIRE_MSG(now_ms() < until, "%u of %u slots", swap_ready(r->sw, store), n);
     }
 }
 
@@ -127,16 +130,16 @@ void rig_wait_ready(struct rig *r, enum swap_store_kind store, uint32_t n)
 void file_patch(const char *name, uint64_t offset, const void *bytes, size_t n)
 {
     int fd = open(name, O_RDWR);
-    ck_assert_int_ge(fd, 0);
-    ck_assert_int_eq(pwrite(fd, bytes, n, (off_t)offset), (ssize_t)n);
+    REQUIRE(fd >= 0);
+    REQUIRE_EQ(pwrite(fd, bytes, n, (off_t)offset), (ssize_t)n);
     close(fd);
 }
 
 void file_get(const char *name, uint64_t offset, void *bytes, size_t n)
 {
     int fd = open(name, O_RDONLY);
-    ck_assert_int_ge(fd, 0);
-    ck_assert_int_eq(pread(fd, bytes, n, (off_t)offset), (ssize_t)n);
+    REQUIRE(fd >= 0);
+    REQUIRE_EQ(pread(fd, bytes, n, (off_t)offset), (ssize_t)n);
     close(fd);
 }
 
@@ -246,7 +249,7 @@ bool body_is(const struct swap_record *record)
 struct swap_order *rig_order(struct rig *r, enum swap_kind kind, enum swap_store_kind store)
 {
     struct swap_order *o = swap_order_new(r->sw, kind, store);
-    ck_assert_ptr_nonnull(o);
+    REQUIRE(o);
     return o;
 }
 
@@ -259,7 +262,7 @@ struct swap_order *rig_take(struct rig *r)
             return o;
         struct pollfd p = {.fd = swap_fd(r->sw), .events = POLLIN};
         poll(&p, 1, 2000);
-        ck_assert_msg(now_ms() < until, "no answer");
+        REQUIRE_MSG(now_ms() < until, "no answer");
     }
 }
 
@@ -287,7 +290,7 @@ enum swap_status rig_run(struct rig *r, struct swap_order *o)
 {
     swap_submit(r->sw, o);
     struct swap_order *got = rig_take(r);
-    ck_assert_ptr_eq(got, o);
+    REQUIRE(got == o);
     enum swap_status status = o->status;
     swap_order_free(r->sw, o);
     return status;
@@ -297,7 +300,7 @@ enum swap_status rig_write(struct rig *r, uint64_t parent, uint64_t space, struc
 {
     struct swap_order *o = rig_order(r, SWAP_WRITE, STORE_BLOCKS);
     struct swap_record *record = rig_add_write(r, o, 0, parent, space);
-    ck_assert_ptr_nonnull(record);
+    REQUIRE(record);
     *w = (struct written){record->slot, record->generation, parent, space};
     return rig_run(r, o);
 }
@@ -336,7 +339,7 @@ uint32_t rig_scan(struct rig *r, struct written *found, uint32_t n)
     uint64_t before[SWAP_STORES] = {0};
     for (bool last = false; !last;) {
         struct swap_order *o = rig_take(r);
-        ck_assert_int_eq(o->kind, SWAP_SCAN);
+        REQUIRE_EQ(o->kind, SWAP_SCAN);
         for (uint32_t i = 0; i < o->n; i++) {
             const struct swap_record *w = &o->record[i];
             const struct body *b = (const struct body *)(const void *)w->body;

@@ -109,6 +109,8 @@ static const struct bad {
     {"--swap", {"--swap", "/tmp:99999999999T"}},
     {"--swap", {"--swap", "/tmp:0"}},
     {"--swap", {"--swap", "/tmp:64K"}}, /* less than the file's head and one block */
+    {"--swap /var/tmp:65536", {"--swap", "/tmp:1G", "--swap", "/var/tmp:64K"}}, /* each by itself */
+    {"--swap /tmp:1048576", {"--swap", "/tmp:1M", "--block-bytes", "1M"}},
     {"/no/such/directory", {"--swap", "/no/such/directory:1G"}},
     {"--swap", {"--swap", "/etc/passwd:1G"}},
     {"--swap", {"--swap", "/tmp:1G", "--swap", "/tmp/../tmp:1G"}},
@@ -126,6 +128,11 @@ static const struct bad {
     {"--snapshot-swap", {"--snapshot-swap", "99999999999T"}},
     {"--snapshot-swap", {"--snapshot-swap", "1G"}},
     {"--snapshot-swap", {"--snapshots", "2", "--snapshot-bytes", "4K", "--snapshot-swap", "4000"}},
+    {"--snapshot-swap 1048576",
+     {"--snapshots=2", "--snapshot-bytes=1M", "--snapshot-swap=1M", "--swap=/tmp:1G"}},
+    {"--snapshot-swap 1572864: spread over 2", /* one path alone would do */
+     {"--snapshots=2", "--snapshot-bytes=1M", "--snapshot-swap=1536K", "--swap=/tmp:1G",
+      "--swap=/var/tmp:1G"}},
     {"--spill-min-tokens", {"--spill-min-tokens", "4294967296"}},
     {"--spill-min-tokens", {"--spill-min-tokens", "few"}},
     {"--Swap", {"--Swap", "/tmp:1G"}},

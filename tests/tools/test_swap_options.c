@@ -53,6 +53,14 @@ static const struct odd {
     {"a block of 100096 takes 102400 in the pool and on disk, 2304 of them",
      {"--block-bytes", "100096"}},
     {NULL, {"--block-bytes", "8K"}},
+    {"a state of 100 takes 4096 in the pool and on disk, 3996 of them",
+     {"--snapshots", "2", "--snapshot-bytes", "100", "--snapshot-swap", "1M"}},
+    {"--spill-min-tokens 36: nothing is spilled, for the pool holds no prefix of more than 35",
+     {"--snapshots=2", "--snapshot-bytes=4K", "--snapshot-swap=1M", "--spill-min-tokens=36"}},
+    {"the pool 8000: they have room for little beyond", {"--blocks", "8000"}},
+    {NULL, {"--blocks", "800"}},
+    {"not all that is inserted can be written", {"--blocks", "800", "--swap-write", "insert"}},
+    {NULL, {"--blocks", "100", "--swap-write", "insert"}},
     {"--swap without --snapshot-swap", {"--snapshots", "2", "--snapshot-bytes", "4K"}},
     {"--alpha", {"--alpha", "0.5"}},
 };
@@ -122,6 +130,15 @@ START_TEST(swap_options_of_a_waiting_daemon)
     ck_assert(host_logged(&h, "a block of 64 takes 4096"));
     pfx_close(c);
     host_stop(&h);
+    HOST_START(&h, "--bytes", "8M", "--swap", at.swap[0]); /* less than one of his blocks */
+    const struct pfx_layout large = {
+        .size = sizeof large, .block_tokens = 4, .block_bytes = 1 << 20, .n_devices = 1};
+    o = worker_options(&h);
+    o.layout = &large;
+    ck_assert_int_eq(pfx_open(&o, &c), PFX_EMISMATCH);
+    ck_assert_ptr_nonnull(strstr(pfx_why(NULL), "not one block of 1048576 bytes fits in it"));
+    ck_assert_ptr_nonnull(strstr(pfx_why(NULL), at.dir[0]));
+    host_stop(&h);
     site_remove();
 }
 END_TEST
@@ -185,6 +202,32 @@ START_TEST(swap_file_of_another_daemon)
 }
 END_TEST
 
+/* By a hard link that is one file in two directories: said at once, not after a wait for the lock.
+ */
+START_TEST(swap_file_given_twice)
+{
+    struct host h;
+    struct said s;
+    site_make();
+    HOST_START(&h, SMALL, "--swap", at.swap[0]);
+    host_stop(&h);
+    ck_assert_int_eq(link(at.file[0], at.file[1]), 0);
+    PREFIXD(&s, "--socket", at.socket, SMALL, "--swap", at.swap[0], "--swap", at.swap[1]);
+    ck_assert_int_eq(s.code, 2);
+    ck_assert_ptr_nonnull(strstr(s.err, "is the same file as"));
+    ck_assert_ptr_nonnull(strstr(s.err, at.file[0]));
+    ck_assert_ptr_nonnull(strstr(s.err, at.file[1]));
+    ck_assert_ptr_null(strstr(s.err, "waiting for another daemon"));
+    HOST_START(&h, SMALL, "--swap", at.swap[0]); /* by its other name: another daemon has it */
+    PREFIXD(&s, "--socket", at.socket, SMALL, "--swap", at.swap[1]);
+    ck_assert_int_eq(s.code, 2);
+    ck_assert_ptr_nonnull(strstr(s.err, at.file[1]));
+    ck_assert_ptr_nonnull(strstr(s.err, "is used by another daemon"));
+    host_stop(&h);
+    site_remove();
+}
+END_TEST
+
 /* ---- a foreign file -----------------------------------------------------------------------------
  */
 
@@ -239,6 +282,29 @@ START_TEST(swap_foreign_file_is_left_alone)
 }
 END_TEST
 
+/* Somebody put it there for us to fill; only the owner of the directory may. Only root can give a
+ * file away: anybody else sees that a file of his own is good. */
+START_TEST(swap_file_of_somebody_else)
+{
+    struct host h;
+    struct stat st;
+    site_make();
+    close(open(at.file[0], O_CREAT | O_WRONLY | O_CLOEXEC, 0666));
+    bool root = geteuid() == 0;
+    ck_assert(!root || chown(at.file[0], SOMEBODY, SOMEBODY) == 0);
+    HOST_START(&h, SMALL, "--swap", at.swap[0]);
+    ck_assert_int_eq(host_logged(&h, "belongs to another user"), root);
+    ck_assert(stat(at.file[0], &st) == 0 && (st.st_size == 0) == root);
+    host_stop(&h);
+    ck_assert(!root || chown(at.dir[0], SOMEBODY, SOMEBODY) == 0);
+    HOST_START(&h, SMALL, "--swap", at.swap[0]);
+    ck_assert(!host_logged(&h, "belongs to another user"));
+    ck_assert(stat(at.file[0], &st) == 0 && st.st_size > 0);
+    host_stop(&h);
+    site_remove();
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("swap_options");
@@ -251,6 +317,8 @@ Suite *test_suite(void)
     tcase_add_test(t, swap_directory_of_somebody_else);
     tcase_add_test(t, swap_directory_given_twice);
     tcase_add_test(t, swap_file_of_another_daemon);
+    tcase_add_test(t, swap_file_given_twice);
+    tcase_add_test(t, swap_file_of_somebody_else);
     tcase_add_loop_test(t, swap_foreign_file_is_left_alone, 0, 2);
     suite_add_tcase(s, t);
     return s;
