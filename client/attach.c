@@ -82,6 +82,9 @@ static void hello_fill(const struct pfx_options *o, uint32_t abi, struct hello *
         .format = LAYOUT_FORMAT,
         .ring_entries = o->ring_entries && o->ring_entries < RING_MIN ? RING_MIN : o->ring_entries,
         .arena_bytes = o->arena_bytes && o->arena_bytes < ARENA_MIN ? ARENA_MIN : o->arena_bytes,
+        .maps = o->map_devices == PFX_MAP_NONE  ? 0
+                : o->map_devices == PFX_MAP_ALL ? UINT64_MAX
+                                                : o->map_devices,
     };
     if (o->name)
         memcpy(h->name, o->name, strlen(o->name));
@@ -172,10 +175,10 @@ static int map_pool(struct pfx *c, const struct welcome *w, const int *fd, uint6
     if (which >> n)
         return refuse(PFX_EINVAL, "map_devices: the pool has %u devices", n);
     for (uint32_t i = 0; i < n; i++) {
-        char why[200];
+        char why[400];
         if (which != PFX_MAP_ALL && !(which >> i & 1))
             continue;
-        c->devices[i] = device_import(fd[i], w->pool_bytes, why, sizeof why);
+        c->devices[i] = device_import(&w->device[i], fd[i], why, sizeof why);
         if (!c->devices[i])
             return refuse(PFX_EAGAIN, "device %u: %s", i, why);
     }
@@ -277,13 +280,17 @@ static void pfx_free(struct pfx *c)
     free(c);
 }
 
-static void unmap(struct pfx *c)
+static void unmap_pool(struct pfx *c)
+{
+    for (uint32_t i = 0; i < DEVICES_MAX; i++)
+        device_free(c->devices[i]);
+}
+
+static void unmap_channel(struct pfx *c)
 {
     segment_free(&c->request_region);
     segment_free(&c->completion_region);
     segment_free(&c->index_region);
-    for (uint32_t i = 0; i < DEVICES_MAX; i++)
-        device_free(c->devices[i]);
 }
 
 static int attach(struct pfx *c, const struct pfx_options *o, const struct hello *h)
@@ -310,6 +317,8 @@ static int attach(struct pfx *c, const struct pfx_options *o, const struct hello
     return calls_init(c) ? 0 : refuse(PFX_EAGAIN, "there is no memory for another connection");
 }
 
+/* Only after the pool was unmapped, which waits for what a GPU still does with it: the daemon gives
+ * our pages to others, and may free the memory that we had imported. */
 static bool say_bye(struct pfx *c)
 {
     const uint8_t bye = BYE;
@@ -336,8 +345,9 @@ int pfx_open_abi(uint32_t abi_version, const struct pfx_options *options, pfx **
     hello_fill(o, abi_version, &h);
     status = attach(c, o, &h);
     if (status) {
+        unmap_pool(c);
         (void)say_bye(c); /* it may have attached us before something failed here */
-        unmap(c);
+        unmap_channel(c);
         pfx_free(c);
         return status;
     }
@@ -363,9 +373,10 @@ void pfx_close(pfx *c)
     if (!c)
         return;
     if (check_here(c) == 0) {
+        unmap_pool(c);
         if (say_bye(c))
             await_end(c);
-        unmap(c);
+        unmap_channel(c);
     }
     pfx_free(c);
 }

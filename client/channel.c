@@ -1,7 +1,8 @@
 /*
  * The channel from the worker's side: post, take, wake, sleep, and notice the daemon's death.
  *
- * Death is a hang-up of the control socket. Whoever sleeps is told by poll(); whoever only polls
+ * Death is a hang-up of the control socket; a daemon that stops hangs up its side, and waits a
+ * while for our BYE. Whoever sleeps is told by poll(); whoever only polls
  * asks about once a millisecond. There is no heartbeat: a stopped daemon is not a dead one.
  */
 #include "client/client.h"
@@ -88,10 +89,10 @@ void channel_drain(struct pfx *c)
 
 static short channel_poll(struct pfx *c, short events, int ms)
 {
-    struct pollfd p = {.fd = c->fd, .events = events};
+    struct pollfd p = {.fd = c->fd, .events = (short)(events | POLLRDHUP)};
     if (poll(&p, 1, ms) <= 0)
         return 0;
-    if (p.revents & (POLLHUP | POLLERR | POLLNVAL))
+    if (p.revents & (POLLHUP | POLLRDHUP | POLLERR | POLLNVAL))
         channel_die(c);
     return p.revents;
 }

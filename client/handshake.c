@@ -168,6 +168,16 @@ int handshake(struct pfx *c, const struct hello *h, struct welcome *w, struct re
     }
 }
 
+/* Each device has room for the pool. */
+static bool devices_right(const struct welcome *w)
+{
+    uint64_t bytes = pool_bytes(w->n_blocks, w->block_stride, w->n_slots, w->slot_stride);
+    for (uint32_t i = 0; i < w->layout.n_devices; i++)
+        if (w->device[i].bytes < bytes)
+            return false;
+    return true;
+}
+
 bool welcome_right(const struct welcome *w, unsigned n_fds)
 {
     uint32_t n = w->ring_entries;
@@ -175,6 +185,5 @@ bool welcome_right(const struct welcome *w, unsigned n_fds)
            w->arena_bytes <= ARENA_MAX && w->layout.block_tokens &&
            w->layout.block_tokens <= BLOCK_TOKENS_MAX && w->layout.n_devices &&
            w->layout.n_devices <= DEVICES_MAX && n_fds == 3 + w->layout.n_devices &&
-           w->n_fds == n_fds &&
-           w->pool_bytes >= pool_bytes(w->n_blocks, w->block_stride, w->n_slots, w->slot_stride);
+           w->n_fds == n_fds && devices_right(w);
 }

@@ -2,6 +2,8 @@
 #include "client/client.h"
 #include "kernels/device.h"
 
+#include <string.h>
+
 const struct pfx_geometry *pfx_geometry(const pfx *c)
 {
     return c ? &c->geometry : NULL;
@@ -38,7 +40,9 @@ int pfx_pool_view(pfx *c, uint32_t device, struct pfx_pool_view *out)
         .block_stride = c->block_stride,
         .slots = device_slots(c, device),
         .slot_stride = c->slot_stride,
+        .is_cuda = device_is_cuda(c->devices[device]),
     };
+    memcpy(out->device_uuid, device_share(c->devices[device])->uuid, sizeof out->device_uuid);
     return 0;
 }
 

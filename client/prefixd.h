@@ -183,7 +183,8 @@ struct pfx_geometry {
  * ABI version), PFX_EACCESS (this user may not attach; the daemon's user and root may, and
  * whom --allow-user and --allow-group name), PFX_EMISMATCH (pfx_why names the field),
  * PFX_ENOSPC (as many workers as --max-workers allows), PFX_EAGAIN (this process has no
- * memory or descriptors left). */
+ * memory or descriptors left, or cannot map a GPU of the pool: pfx_why says why). The primary
+ * context of each GPU that is mapped is used; what was current in the thread stays current. */
 int pfx_open_abi(uint32_t abi_version, const struct pfx_options *options, pfx **out);
 #define pfx_open(options, out) pfx_open_abi(PFX_ABI_VERSION, (options), (out))
 

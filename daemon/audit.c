@@ -31,9 +31,9 @@ static void expect(struct audit *a, const char *what, uint64_t counted, uint64_t
 static void audit_states(struct audit *a)
 {
     const struct pool *p = &a->d->pool;
-    uint32_t n[PAGE_INFLIGHT + 1] = {0};
+    uint32_t n[PAGE_STATES] = {0};
     for (uint32_t id = 1; id <= p->n_blocks; id++) {
-        if (p->state[id] > PAGE_INFLIGHT)
+        if (p->state[id] >= PAGE_STATES)
             FIND(a, "page %u is in state %u", id, p->state[id]);
         else
             n[p->state[id]]++;
@@ -42,10 +42,11 @@ static void audit_states(struct audit *a)
     expect(a, "private pages", p->n_private, n[PAGE_PRIVATE]);
     expect(a, "cached pages", p->n_cached, n[PAGE_CACHED]);
     expect(a, "pages in flight", p->n_inflight, n[PAGE_INFLIGHT]);
+    expect(a, "pages in quarantine", p->n_confined, n[PAGE_CONFINED]);
     expect(a, "pinned and idle pages", p->n_cached,
            (uint64_t)index_pinned(a->d->index) + index_idle(a->d->index) + index_busy(a->d->index));
     expect(a, "all pages", p->n_blocks,
-           (uint64_t)p->n_free + p->n_private + p->n_cached + p->n_inflight);
+           (uint64_t)p->n_free + p->n_private + p->n_cached + p->n_inflight + p->n_confined);
 }
 
 /* A page stands once at most, here or in one lease's table. */
@@ -196,14 +197,47 @@ static void audit_sessions(struct audit *a)
     expect(a, "workers", a->d->n_sessions, n);
 }
 
-/* Every private page was seen in a table or an unfinished reserve, every free one on the stack. */
+/* ---- quarantine ------------------------------------------------------------------------- */
+
+static void audit_confined(struct audit *a, const struct group *g)
+{
+    const struct pool *p = &a->d->pool, *slots = NULL;
+    uint32_t n = 0;
+    for (uint32_t id = g->pages.first; id && n <= p->n_blocks; id = p->next[id], n++)
+        see_page(a, id, PAGE_CONFINED, "quarantine");
+    expect(a, "pages of a group in quarantine", g->pages.n, n);
+    if (a->d->snapshots)
+        slots = slots_pool(a->d->snapshots);
+    n = 0;
+    for (uint32_t id = g->slots.first; id && n <= a->d->n_slots; id = slots->next[id], n++)
+        a->slots[id]++;
+    expect(a, "slots of a group in quarantine", g->slots.n, n);
+}
+
+static void audit_quarantine(struct audit *a)
+{
+    uint64_t ghosts = 0, n = 0, confined = 0;
+    list_each (at, after, &a->d->confined) {
+        const struct group *g = list_entry(at, struct group, confined);
+        audit_confined(a, g);
+        ghosts += g->ghosts;
+        confined += g->pages.n;
+    }
+    list_each (at, after, &a->d->ghosts)
+        n++;
+    expect(a, "ghosts", a->d->n_ghosts, n);
+    expect(a, "ghosts of all groups", ghosts, n);
+    expect(a, "pages of all groups in quarantine", a->d->pool.n_confined, confined);
+}
+
+/* Every private page was seen in a table or an unfinished reserve, every free one on the stack,
+ * every confined one in a chain. */
 static void audit_unseen(struct audit *a)
 {
     const struct pool *p = &a->d->pool;
     for (uint32_t id = 1; id <= p->n_blocks; id++)
-        if (!a->seen[id] && (p->state[id] == PAGE_FREE || p->state[id] == PAGE_PRIVATE))
-            FIND(a, "page %u is %s, but nobody lists it", id,
-                 p->state[id] == PAGE_FREE ? "free" : "private");
+        if (!a->seen[id] && p->state[id] != PAGE_CACHED && p->state[id] != PAGE_INFLIGHT)
+            FIND(a, "page %u is in state %u, but nobody lists it", id, p->state[id]);
 }
 
 static void audit_all(struct audit *a)
@@ -213,6 +247,7 @@ static void audit_all(struct audit *a)
     audit_free_stack(a);
     audit_leases(a);
     audit_sessions(a);
+    audit_quarantine(a);
     audit_unseen(a);
     a->findings += index_audit(d->index, a->find, a->arg);
     a->findings += spaces_audit(d->spaces, a->find, a->arg);

@@ -8,6 +8,7 @@
 #include "shm/status.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <sha256.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,11 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LEASES_MAX = 1 << 24 }; /* sparse: what is not used costs nothing */
+enum {
+    LEASES_MAX = 1 << 24, /* sparse: what is not used costs nothing */
+    RETRY_MS = 10000,
+    RETRY_EVERY_MS = 200,
+};
 
 static const char *size_option(const struct daemon *d)
 {
@@ -89,22 +94,53 @@ static bool make_tables(struct daemon *d, const struct geometry *g, char *why, s
     return d->spaces && leases_init(&d->leases, lease_slots(d->options), g->n_slots);
 }
 
+/* What asked for that much, or for that device. */
+static const char *pool_option(const struct daemon *d, const struct geometry *g, int rc)
+{
+    if (d->options->n_gpus && rc != -ENOMEM && rc != -EFBIG)
+        return "--device";
+    bool states = (double)g->slot_stride * g->n_slots > (double)g->block_stride * g->n_blocks;
+    return states ? "--snapshots" : size_option(d);
+}
+
+/* At the start, the GPU's memory may still be a dead daemon's, or its workers': that passes. Later
+ * a worker waits for an answer. A signal ends it. */
+static int make_device(const struct daemon *d, const struct device_want *want, struct device **out,
+                       struct device_words *words)
+{
+    struct pollfd signalled = {.fd = d->signal_fd, .events = POLLIN};
+    int rc = device_create(out, want, words);
+    bool retry = want->gpu && d->listen_fd < 0;
+    for (int tries = 0; retry && rc == -ENOMEM && tries < RETRY_MS / RETRY_EVERY_MS; tries++) {
+        if (tries == 0) {
+            char users[256];
+            device_users(users, sizeof users);
+            log_warning("%s; trying again for %d s: %s", words->why, RETRY_MS / 1000, users);
+        }
+        if (poll(&signalled, 1, RETRY_EVERY_MS) > 0)
+            break;
+        rc = device_create(out, want, words);
+    }
+    return rc;
+}
+
 static bool make_devices(struct daemon *d, const struct geometry *g, char *why, size_t n_why)
 {
-    const struct device_want want = {.bytes = g->pool_bytes,
-                                     .huge_pages = d->options->huge_pages,
-                                     .numa_node = d->options->numa_node};
+    const struct options *o = d->options;
+    struct device_want want = {.bytes = g->pool_bytes,
+                               .export = o->cuda_export,
+                               .huge_pages = o->huge_pages,
+                               .numa_node = o->numa_node};
     for (uint32_t i = 0; i < g->layout.n_devices; i++) {
-        char note[512], cause[240];
-        d->devices[i] = device_create(&want, cause, sizeof cause, note, sizeof note);
-        if (!d->devices[i]) {
-            bool states =
-                (double)g->slot_stride * g->n_slots > (double)g->block_stride * g->n_blocks;
-            snprintf(why, n_why, "%s: %s", states ? "--snapshots" : size_option(d), cause);
+        struct device_words words;
+        want.gpu = o->n_gpus ? &o->gpu[i] : NULL;
+        int rc = make_device(d, &want, &d->devices[i], &words);
+        if (rc) {
+            snprintf(why, n_why, "%s: %s", pool_option(d, g, rc), words.why);
             return false;
         }
-        if (note[0])
-            log_warning("device %u: %s", i, note);
+        if (words.note[0])
+            log_warning("device %u: %s", i, words.note);
     }
     return true;
 }
@@ -115,21 +151,46 @@ static uint8_t *slots_address(const struct daemon *d, const struct geometry *g, 
            pool_slots_offset(g->n_blocks, g->block_stride);
 }
 
+/* Spilled snapshots in memory; of a GPU's, through its copier. */
+static struct tier *make_memory_tier(struct daemon *d, const struct geometry *g, char *why,
+                                     size_t n_why)
+{
+    struct tier_memory_config config = {
+        .first = pool_slots_offset(g->n_blocks, g->block_stride),
+        .n_devices = g->layout.n_devices,
+        .n_blobs = g->n_tier,
+        .bytes = g->layout.snapshot_bytes,
+        .stride = g->slot_stride,
+    };
+    for (uint32_t i = 0; i < config.n_devices; i++) {
+        struct device_words words = {.why = ""};
+        if (!device_is_cuda(d->devices[i])) {
+            config.slots[i] = slots_address(d, g, i);
+            continue;
+        }
+        config.copier[i] = device_copier(d->devices[i], TIER_BUFFER, TIER_BUFFERS, &words);
+        if (!config.copier[i]) {
+            snprintf(why, n_why, "--snapshot-swap: %s", words.why);
+            while (i--)
+                copier_free(config.copier[i]);
+            return NULL;
+        }
+        log_info("device %u: %s", i, words.note);
+    }
+    return tier_memory_new(&config);
+}
+
 /* After the devices, which spilling copies from, and the disk, which may be the lower tier. */
 static bool make_snapshots(struct daemon *d, const struct geometry *g, char *why, size_t n_why)
 {
-    uint8_t *slots[DEVICES_MAX];
     struct tier *tier = disk_states(d->disk);
     if (!g->n_slots)
         return true;
     snprintf(why, n_why, "%s: there is no memory for the tables of %llu snapshots; ask for fewer",
              g->n_tier > g->n_slots ? "--snapshot-swap" : "--snapshots",
              (unsigned long long)g->n_slots + g->n_tier);
-    for (uint32_t i = 0; i < g->layout.n_devices; i++)
-        slots[i] = slots_address(d, g, i);
     if (g->n_tier && !tier) {
-        tier = tier_memory_new(slots, g->layout.n_devices, g->layout.snapshot_bytes, g->slot_stride,
-                               g->n_tier);
+        tier = make_memory_tier(d, g, why, n_why);
         if (!tier)
             return false;
     }
@@ -225,7 +286,7 @@ void daemon_uncarve(struct daemon *d)
     disk_stop(d->disk);
     d->disk = NULL;
     for (uint32_t i = 0; i < DEVICES_MAX; i++) {
-        device_free(d->devices[i]);
+        (d->importers_left ? device_leave : device_free)(d->devices[i]);
         d->devices[i] = NULL;
     }
     leases_deinit(&d->leases);

@@ -219,16 +219,23 @@ int control_listen(struct daemon *d)
     return 0;
 }
 
+void control_deafen(struct daemon *d)
+{
+    if (d->listen_fd < 0)
+        return;
+    (void)unlink(d->options->socket);
+    watch_remove(d, d->listen_fd);
+    close(d->listen_fd);
+    d->listen_fd = -1;
+}
+
 void control_close(struct daemon *d)
 {
-    if (d->listen_fd >= 0) {
-        (void)unlink(d->options->socket);
-        close(d->listen_fd);
-    }
+    control_deafen(d);
     if (d->lock_fd >= 0) {
         struct lock_path lock = lock_path(d);
         (void)unlink(lock.text);
         close(d->lock_fd);
     }
-    d->listen_fd = d->lock_fd = -1;
+    d->lock_fd = -1;
 }

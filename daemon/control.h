@@ -12,6 +12,7 @@ int control_lock(struct daemon *d);
 /* Bind and listen; the lock is held. */
 int control_listen(struct daemon *d);
 /* Remove the socket and the lock, as far as we have them. */
+void control_deafen(struct daemon *d); /* nobody can connect any more, but the path is ours */
 void control_close(struct daemon *d);
 
 #endif

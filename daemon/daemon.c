@@ -3,6 +3,7 @@
 #include "daemon/control.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
+#include "daemon/quarantine.h"
 #include "daemon/visitor.h"
 
 #include <errno.h>
@@ -195,6 +196,8 @@ int daemon_start(struct daemon *d, const struct options *options)
                          .index_segment = {.fd = -1}};
     list_init(&d->sessions);
     list_init(&d->groups);
+    list_init(&d->ghosts);
+    list_init(&d->confined);
     list_init(&d->visitors);
     log_setup(options->log_level);
 
@@ -232,9 +235,12 @@ void daemon_stop(struct daemon *d)
 {
     if (d->listen_fd >= 0)
         notify_systemd("STOPPING=1");
+    visitors_stop(d);
+    control_deafen(d);
+    d->importers_left = !quarantine_farewell(d);
     list_each (at, after, &d->sessions)
         session_end(d, list_entry(at, struct session, link), true, "the daemon stops");
-    visitors_stop(d);
+    quarantine_stop(d);
     control_close(d);
     daemon_uncarve(d);
     close_fd(&d->signal_fd);
@@ -255,7 +261,7 @@ void daemon_publish(struct daemon *d)
     c->blocks_private = d->pool.n_private;
     c->blocks_pinned = index_pinned(d->index);
     c->blocks_idle = index_idle(d->index);
-    c->blocks_inflight = d->pool.n_inflight + index_busy(d->index);
+    c->blocks_inflight = d->pool.n_inflight + d->pool.n_confined + index_busy(d->index);
     c->nodes = index_nodes(d->index);
     c->spaces = spaces_live(d->spaces);
     c->leases = d->leases.n_used;

@@ -46,8 +46,9 @@ struct daemon {
     struct counters published;
 
     struct list sessions, groups;
+    struct list ghosts, confined; /* quarantine.h: sessions that were, groups with pages */
     struct list visitors; /* connections that are not workers: not yet, or tools */
-    uint32_t n_sessions, n_visitors;
+    uint32_t n_sessions, n_ghosts, n_visitors;
     uint64_t next_session;
     uint64_t charged; /* index_work() when it was last charged */
     uint64_t work; /* in tokens, since the descriptors were last looked at */
@@ -55,6 +56,7 @@ struct daemon {
     struct place *orphans; /* those of them whose worker has gone */
     uint32_t n_orphans;
     bool stopping;
+    bool importers_left; /* workers still map the pool: a GPU's is not freed under them */
 
     uint8_t *scratch; /* PIECE_BYTES: private copies of hostile arenas */
 };
@@ -63,6 +65,8 @@ struct daemon {
 int daemon_start(struct daemon *d, const struct options *options);
 int daemon_run(struct daemon *d); /* until SIGTERM or SIGINT */
 void daemon_stop(struct daemon *d);
+/* Wait for a descriptor and serve it. False: there was none in that time. */
+bool daemon_serve_one(struct daemon *d, int timeout_ms);
 
 /* Make the cache for this layout. 0, or PFX_E* and a sentence in why. */
 int daemon_carve(struct daemon *d, const struct wire_layout *layout, char *why, size_t n_why);

@@ -3,6 +3,7 @@
  * checked; snapshot.h cannot fail.
  */
 #include "daemon/dispatch_private.h"
+#include "daemon/group.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -148,7 +149,7 @@ int op_snapshot_cancel(struct call *c)
     if (!l || !lease_has_slot(c->d, l, slot))
         return STATUS_ESTALE;
     lease_slot_remove(c->d, l, slot);
-    slot_give(c->d->snapshots, slot);
+    group_give_slot(c->d, l->group, slot);
     return 0;
 }
 
@@ -223,7 +224,7 @@ int op_snapshot_insert(struct call *c)
         return STATUS_ECONFLICT;
     lease_slot_remove(c->d, l, slot);
     if (null_index)
-        slot_give(c->d->snapshots, slot);
+        group_give_slot(c->d, l->group, slot);
     else
         snapshot_save(c->d->snapshots, &save, slot);
     c->cost += 4ull * save.residue.n_tokens;

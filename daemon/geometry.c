@@ -36,6 +36,9 @@ static bool check_layout(const struct options *o, const struct wire_layout *l, c
     if (l->n_devices < 1 || l->n_devices > DEVICES_MAX)
         return refuse(why, n, "%s %u: a pool has 1 to %d devices",
                       theirs ? "n_devices" : "--devices", l->n_devices, DEVICES_MAX);
+    if (o->gpus_listed && l->n_devices != o->n_gpus)
+        return refuse(why, n, "n_devices %u: --device lists %u GPUs, and one shard is on each",
+                      l->n_devices, o->n_gpus);
     if (l->block_bytes % 64 || l->block_bytes > INT64_MAX)
         return refuse(why, n, "%s %llu: it must be a multiple of 64",
                       theirs ? "block_bytes" : "--block-bytes", (ull)l->block_bytes);

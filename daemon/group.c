@@ -20,6 +20,7 @@ struct group *group_join(struct daemon *d, uid_t uid, const char *name)
         return NULL;
     list_init(&g->leases);
     list_init(&g->dead);
+    list_init(&g->confined);
     g->members = 1;
     g->uid = uid;
     strncpy(g->name, name, sizeof g->name - 1);
@@ -33,7 +34,24 @@ void group_leave(struct daemon *d, struct group *g)
         return;
     leases_group_end(d, g);
     list_remove(&g->link);
-    free(g);
+    if (!g->ghosts)
+        free(g);
+}
+
+void group_give_page(struct daemon *d, struct group *g, uint32_t page)
+{
+    if (g->ghosts)
+        pool_confine(&d->pool, &g->pages, page);
+    else
+        pool_give(&d->pool, page);
+}
+
+void group_give_slot(struct daemon *d, struct group *g, uint32_t slot)
+{
+    if (g->ghosts)
+        pool_confine(slots_pool(d->snapshots), &g->slots, slot);
+    else
+        slot_give(d->snapshots, slot);
 }
 
 void group_mourn(struct session *s)

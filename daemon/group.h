@@ -24,6 +24,10 @@ struct group *group_join(struct daemon *d, uid_t uid, const char *name);
 /* The last member's leave gives back what the group still holds. */
 void group_leave(struct daemon *d, struct group *g);
 
+/* A private page, or slot, of its leases goes back: to the pool, or into quarantine. */
+void group_give_page(struct daemon *d, struct group *g, uint32_t page);
+void group_give_slot(struct daemon *d, struct group *g, uint32_t slot);
+
 /* Before leases_session_end of an unclean end: its leases belong to the dead from here on. */
 void group_mourn(struct session *s);
 

@@ -151,7 +151,6 @@ struct welcome welcome_of(const struct daemon *d)
         .spin_us = d->options->spin_us,
         .epoch = d->epoch,
         .index_bytes = d->index_segment.bytes,
-        .pool_bytes = d->carved ? device_bytes(d->devices[0]) : 0,
         .n_blocks = d->n_blocks,
         .n_slots = d->n_slots,
         .n_disk = d->header ? d->header->params.n_disk : 0,
@@ -160,6 +159,8 @@ struct welcome welcome_of(const struct daemon *d)
         .slot_stride = d->slot_stride,
         .layout = d->layout,
     };
+    for (uint32_t i = 0; i < d->layout.n_devices; i++)
+        w.device[i] = *device_share(d->devices[i]);
     return w;
 }
 

@@ -87,7 +87,7 @@ void lease_drop_pages(struct daemon *d, struct lease *l, uint32_t keep)
         uint32_t page = l->pages[--l->n_pages];
         if (page & LEASE_PUBLISHED)
             continue;
-        pool_give(&d->pool, page);
+        group_give_page(d, l->group, page);
         lease_count_private(l, -1);
     }
     if (l->n_pages >= l->cap_pages / 4)
@@ -155,7 +155,7 @@ void lease_release(struct daemon *d, struct lease *l)
     while (l->first_slot) {
         uint32_t reserved = l->first_slot;
         lease_slot_remove(d, l, reserved);
-        slot_give(d->snapshots, reserved);
+        group_give_slot(d, l->group, reserved);
     }
     index_unhold(d->index, &l->partial);
     index_unhold(d->index, &l->tail);

@@ -50,6 +50,15 @@ static void serve_event(struct daemon *d, const struct epoll_event *e)
     w->ready(d, w, e->events);
 }
 
+bool daemon_serve_one(struct daemon *d, int timeout_ms)
+{
+    struct epoll_event e;
+    if (!take_event(d, timeout_ms, &e))
+        return false;
+    serve_event(d, &e);
+    return true;
+}
+
 static void look_at_descriptors(struct daemon *d)
 {
     struct epoll_event e;

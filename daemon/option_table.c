@@ -1,18 +1,19 @@
 #include "daemon/option_table.h"
 
 #include "daemon/index.h"
-#include "kernels/device.h"
+#include "kernels/cuda_driver.h"
 #include "shm/layout.h"
 
 #include <sha256.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { BLOCKS_MAX = (1 << 30) - 1 };
 
 static row_set set_count, set_size, set_alpha, set_switch, set_socket, set_config, set_device,
-    set_user, set_group, set_swap, set_swap_write, set_model, set_index, set_policy, set_numa,
-    set_log_level;
+    set_cuda_export, set_user, set_group, set_swap, set_swap_write, set_model, set_index,
+    set_policy, set_numa, set_log_level;
 
 #define COUNT(field, min, max) set_count, offsetof(struct options, field), min, max
 #define SIZE(field, min)       set_size, offsetof(struct options, field), min, INT64_MAX
@@ -32,8 +33,12 @@ static const struct row rows[] = {
      OTHER(set_user)},
     {"allow-group", "GROUP", NULL, "nobody",
      "let members of GROUP (name or number) attach; repeatable", OTHER(set_group)},
-    {"device", "host", "host", NULL,
-     "where pages live; this build has the host's memory only", OTHER(set_device)},
+    {"device", "WHERE", "host", NULL,
+     "where pages live: host, or cuda, cuda:0, cuda:GPU-<uuid>, cuda:0,1: the GPUs that have a shard "
+     "each", OTHER(set_device)},
+    {"cuda-export", "HOW", "auto", NULL,
+     "how workers get a GPU's memory: fd, a descriptor; ipc, a handle; auto, fd where the GPU can",
+     OTHER(set_cuda_export)},
     {"bytes", "SIZE", NULL, "as the other options say; 64M without any",
      "usable bytes of the pool, all devices together; alone, the first worker's layout decides how "
      "they are cut; beside --blocks only a limit", SIZE(bytes, 1)},
@@ -242,11 +247,58 @@ static bool set_group(struct reading *r, const struct row *row, const char *valu
     return value_group(value, &r->o->groups[r->o->n_groups], &r->why) && ++r->o->n_groups;
 }
 
+/* A number, or a UUID as nvidia-smi -L prints it. */
+static bool set_gpu(struct reading *r, const char *word, size_t n)
+{
+    struct options *o = r->o;
+    struct device_name *gpu = &o->gpu[o->n_gpus];
+    if (o->n_gpus++ == DEVICES_MAX)
+        return value_refuse(&r->why, "a pool has at most %d devices", DEVICES_MAX);
+    gpu->by_uuid = cuda_uuid_parse(word, n, gpu->uuid);
+    if (gpu->by_uuid)
+        return true;
+    if (n == 0 || n > 3 || strspn(word, "0123456789") < n)
+        return value_refuse(&r->why,
+                            "%.*s is neither the number of a GPU nor its UUID, "
+                            "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx (nvidia-smi -L)",
+                            n ? (int)n : 7, n ? word : "nothing");
+    gpu->index = (uint32_t)strtoul(word, NULL, 10);
+    return true;
+}
+
 static bool set_device(struct reading *r, const struct row *row, const char *value)
 {
+    struct options *o = r->o;
+    o->n_gpus = 0;
+    o->gpus_listed = strncmp(value, "cuda:", 5) == 0;
     if (strcmp(value, "host") == 0)
         return true;
-    return value_refuse(&r->why, "this build has the host pool only; use --device host");
+    if (strcmp(value, "cuda") == 0) {
+        for (; o->n_gpus < DEVICES_MAX; o->n_gpus++)
+            o->gpu[o->n_gpus] = (struct device_name){.index = o->n_gpus};
+        return true;
+    }
+    if (!o->gpus_listed)
+        return value_refuse(&r->why, "it takes host, cuda, or cuda: and a list of GPUs");
+    for (const char *at = value + 4; *at;) {
+        size_t n = strcspn(++at, ",");
+        if (!set_gpu(r, at, n))
+            return false;
+        at += n;
+    }
+    return true;
+}
+
+static bool set_cuda_export(struct reading *r, const struct row *row, const char *value)
+{
+    static const char *const names[] = {
+        [EXPORT_AUTO] = "auto", [EXPORT_IPC] = "ipc", [EXPORT_FD] = "fd"};
+    for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(value, names[i]) == 0) {
+            r->o->cuda_export = (enum device_export)i;
+            return true;
+        }
+    return value_refuse(&r->why, "it takes auto, fd or ipc");
 }
 
 static bool set_model(struct reading *r, const struct row *row, const char *value)

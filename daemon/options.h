@@ -8,7 +8,7 @@
 #include "daemon/log.h"
 #include "daemon/policy.h"
 #include "daemon/swap.h"
-#include "shm/message.h"
+#include "kernels/device.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -38,6 +38,10 @@ struct options {
     const char *without_swap[3]; /* given, and of no use without --swap; NULL ends them */
     bool has_model; /* --model was given: layout.model_digest counts even while waiting */
     bool waits;
+    struct device_name gpu[DEVICES_MAX]; /* --device cuda; n_gpus 0: host */
+    uint32_t n_gpus;
+    bool gpus_listed; /* by name: as many as that; else the first ones, as many as there are shards */
+    enum device_export cuda_export;
     bool huge_pages;
     int numa_node; /* as device_want.numa_node */
 

@@ -9,7 +9,8 @@ bool pool_init(struct pool *p, uint32_t n_blocks)
     *p = (struct pool){.what = "page", .n_blocks = n_blocks, .n_free = n_blocks};
     p->free = malloc(((size_t)n_blocks + 1) * sizeof *p->free);
     p->state = calloc((size_t)n_blocks + 1, 1);
-    if (!p->free || !p->state) {
+    p->next = calloc((size_t)n_blocks + 1, sizeof *p->next);
+    if (!p->free || !p->state || !p->next) {
         pool_deinit(p);
         return false;
     }
@@ -22,6 +23,7 @@ void pool_deinit(struct pool *p)
 {
     free(p->free);
     free(p->state);
+    free(p->next);
     memset(p, 0, sizeof *p);
 }
 
@@ -40,7 +42,8 @@ static void move(struct pool *p, uint32_t id, enum page_state from, enum page_st
 {
     check(p, id >= 1 && id <= p->n_blocks && p->state[id] == from, done, id);
     p->state[id] = (uint8_t)to;
-    uint32_t *count[] = {&p->n_free, &p->n_private, &p->n_cached, &p->n_inflight};
+    uint32_t *count[PAGE_STATES] = {&p->n_free, &p->n_private, &p->n_cached, &p->n_inflight,
+                                    &p->n_confined};
     --*count[from];
     if (to == PAGE_FREE)
         p->free[p->n_free] = id;
@@ -88,4 +91,22 @@ void pool_ditch(struct pool *p, uint32_t id)
 void pool_linger(struct pool *p, uint32_t id)
 {
     move(p, id, PAGE_CACHED, PAGE_INFLIGHT, "left to a transfer");
+}
+
+void pool_confine(struct pool *p, struct page_chain *c, uint32_t id)
+{
+    move(p, id, PAGE_PRIVATE, PAGE_CONFINED, "confined");
+    p->next[id] = c->first;
+    c->first = id;
+    c->n++;
+}
+
+void pool_discharge(struct pool *p, struct page_chain *c)
+{
+    while (c->first) {
+        uint32_t id = c->first;
+        c->first = p->next[id];
+        move(p, id, PAGE_CONFINED, PAGE_FREE, "discharged");
+    }
+    c->n = 0;
 }

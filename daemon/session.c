@@ -4,6 +4,7 @@
 #include "daemon/group.h"
 #include "daemon/handshake.h"
 #include "daemon/log.h"
+#include "daemon/quarantine.h"
 #include "shm/status.h"
 
 #include <errno.h>
@@ -58,6 +59,7 @@ static void socket_ready(struct daemon *d, struct watch *w, uint32_t events)
     case HEARD_NOTHING:
         break;
     }
+    s->hung_up = over;
     if (over)
         session_end(d, s, false, "it hung up");
 }
@@ -66,6 +68,7 @@ static void exit_ready(struct daemon *d, struct watch *w, uint32_t events)
 {
     struct session *s = list_entry(w, struct session, on_exit);
     bool clean = hear(s, PACKETS_OF_THE_DEAD) == HEARD_BYE;
+    s->exited = true;
     session_end(d, s, clean, clean ? "it said goodbye" : "its process is dead");
 }
 
@@ -116,13 +119,14 @@ static int make_channel(const struct daemon *d, struct session *s, uint32_t ring
     return 0;
 }
 
-static void session_free(struct session *s)
+void session_free(struct session *s)
 {
     segment_free(&s->request_region);
     segment_free(&s->completion_region);
     if (s->pidfd >= 0)
         close(s->pidfd);
-    close(s->fd);
+    if (s->fd >= 0)
+        close(s->fd);
     free(s->obituary);
     free(s->opened);
     free(s);
@@ -150,6 +154,7 @@ static struct session *session_new(struct daemon *d, int fd, const struct peer *
     list_init(&s->link);
     list_init(&s->leases);
     list_init(&s->waiting);
+    s->maps = h->maps;
     s->fd = fd;
     s->pid = p->pid;
     s->uid = p->uid;
@@ -225,7 +230,7 @@ static bool send_welcome(const struct daemon *d, const struct session *s)
     int fds[3 + DEVICES_MAX] = {s->request_region.fd, s->completion_region.fd, d->index_segment.fd};
     unsigned n = 3;
     for (uint32_t i = 0; i < d->layout.n_devices; i++)
-        fds[n++] = device_export(d->devices[i]);
+        fds[n++] = device_fd(d->devices[i]);
     struct welcome w = welcome_of(d);
     w.ring_entries = s->requests.size;
     w.arena_bytes = s->arena_bytes;
@@ -249,9 +254,9 @@ void session_attach(struct daemon *d, int fd, const struct hello *hello)
     struct session *s = NULL;
     char why[256] = "the kernel does not say who this is";
     int status = peer_identify(fd, &peer) ? check_sizes(&h, why, sizeof why) : STATUS_EACCESS;
-    if (status == 0 && d->n_sessions >= d->options->max_workers) {
-        snprintf(why, sizeof why, "%u workers are attached, and --max-workers allows no more",
-                 d->n_sessions);
+    if (status == 0 && d->n_sessions + d->n_ghosts >= d->options->max_workers) {
+        snprintf(why, sizeof why, "%u workers are attached%s, and --max-workers allows no more",
+                 d->n_sessions + d->n_ghosts, d->n_ghosts ? " or not quite dead" : "");
         status = STATUS_ENOSPC;
     }
     if (status == 0)
@@ -295,6 +300,7 @@ static void jobs_abandon(struct daemon *d, struct session *s)
 void session_end(struct daemon *d, struct session *s, bool clean, const char *why)
 {
     uint32_t held = s->n_leases;
+    bool ghost = !clean && quarantine_begin(d, s);
     jobs_abandon(d, s);
     if (!clean)
         group_mourn(s);
@@ -303,7 +309,8 @@ void session_end(struct daemon *d, struct session *s, bool clean, const char *wh
     bool last = s->group->members == 1;
     group_leave(d, s->group);
 
-    list_remove(&s->link);
+    if (!ghost)
+        list_remove(&s->link);
     d->n_sessions--;
     if (!clean)
         d->counters.workers_reaped++;
@@ -312,6 +319,8 @@ void session_end(struct daemon *d, struct session *s, bool clean, const char *wh
              "worker %llu (%s, process %d) ended: %s; %u lease%s %s", (unsigned long long)s->number,
              s->name[0] ? s->name : "unnamed", (int)s->pid, why, held, held == 1 ? "" : "s",
              clean || last ? "given back" : "left to its group");
+    if (ghost)
+        return;
     watch_remove(d, s->fd);
     if (s->pidfd >= 0)
         watch_remove(d, s->pidfd);

@@ -12,6 +12,7 @@
 #define DAEMON_SESSION_H
 
 #include "daemon/list.h"
+#include "daemon/pool.h"
 #include "daemon/snapshot.h"
 #include "daemon/watch.h"
 #include "shm/message.h"
@@ -23,11 +24,14 @@
 struct daemon;
 
 struct group {
-    struct list link;   /* daemon.groups */
-    struct list leases; /* struct lease.of_group */
-    struct list dead;   /* struct dead_member: members whose leases stay (group.c) */
-    uint64_t n_leases;  /* all of them, those of the dead included */
-    uint32_t members;   /* attached sessions */
+    struct list link;     /* daemon.groups */
+    struct list leases;   /* struct lease.of_group */
+    struct list dead;     /* struct dead_member: members whose leases stay (group.c) */
+    uint64_t n_leases;    /* all of them, those of the dead included */
+    uint32_t members;     /* attached sessions */
+    uint32_t ghosts;      /* of it, in quarantine; then what it gives back is confined */
+    struct list confined; /* daemon.confined */
+    struct page_chain pages, slots;
     uid_t uid;
     char name[64]; /* empty: one session's own */
 };
@@ -72,7 +76,9 @@ struct session {
     struct dead_member *obituary; /* for its group, if it dies */
     struct list leases;           /* struct lease.of_session: those that this one opened */
     uint32_t n_leases;
-    int fd, pidfd; /* pidfd -1: the kernel gave none, hang-up alone */
+    int fd, pidfd;        /* pidfd -1: the kernel gave none, hang-up alone */
+    bool hung_up, exited; /* what was seen of its end */
+    uint64_t maps;        /* hello.maps */
     pid_t pid;
     uid_t uid;
     gid_t gid;
@@ -101,6 +107,9 @@ struct session {
 /* Attach the peer that sent `hello` on fd; answers WELCOME with descriptors, or a refusal (and
  * then closes fd). */
 void session_attach(struct daemon *d, int fd, const struct hello *hello);
+
+/* The last of it: regions, descriptors. */
+void session_free(struct session *s);
 
 /* End it. clean: the worker said BYE, so its own leases go at once even if its group lives on. */
 void session_end(struct daemon *d, struct session *s, bool clean, const char *why);

@@ -75,6 +75,11 @@ void slot_give(struct snapshots *sn, uint32_t slot)
     pool_give(&sn->slots, slot);
 }
 
+struct pool *slots_pool(struct snapshots *sn)
+{
+    return &sn->slots;
+}
+
 uint32_t slots_free(const struct snapshots *sn)
 {
     return sn->slots.n_free;

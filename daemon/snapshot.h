@@ -52,6 +52,7 @@ enum room { ROOM_YES, ROOM_SOON, ROOM_NO };
 enum room snapshots_make_room(struct snapshots *sn, uint64_t *began_ns);
 uint32_t slot_take(struct snapshots *sn);            /* there is a free one; it is private now */
 void slot_give(struct snapshots *sn, uint32_t slot); /* a private one back */
+struct pool *slots_pool(struct snapshots *sn);
 uint32_t slots_free(const struct snapshots *sn);
 uint32_t slots_private(const struct snapshots *sn);
 
@@ -121,7 +122,8 @@ uint32_t snapshots_tiered(const struct snapshots *sn);
 
 uint32_t snapshots_max(const struct snapshots *sn); /* entries are numbered 1 .. this */
 
-/* `holds`: by entry, as the leases say. `slots`: by slot, how many leases list it as private. */
+/* `holds`: by entry, as the leases say. `slots`: by slot, how many leases list it as private,
+ * or groups as confined. */
 unsigned snapshots_audit(const struct snapshots *sn, const uint32_t *holds, const uint8_t *slots,
                          audit_find *find, void *arg);
 

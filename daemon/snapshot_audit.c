@@ -161,7 +161,7 @@ static void audit_sessions(struct audit *a)
 static void audit_slots(struct audit *a, const uint8_t *listed)
 {
     const struct pool *p = &a->sn->slots;
-    uint32_t n[PAGE_INFLIGHT + 1] = {0}, lingering = 0;
+    uint32_t n[PAGE_STATES] = {0}, lingering = 0;
     for (uint32_t slot = 1; slot <= p->n_blocks; slot++) {
         unsigned owners = a->owned[slot] + listed[slot];
         bool lingers = p->state[slot] == PAGE_INFLIGHT;
@@ -172,7 +172,7 @@ static void audit_slots(struct audit *a, const uint8_t *listed)
         if (p->state[slot] == PAGE_FREE && a->sn->lingering[slot])
             FOUND(a, "slot %u is free and a transfer uses it", slot);
         if (owners != (p->state[slot] != PAGE_FREE && !lingers) ||
-            (listed[slot] && p->state[slot] != PAGE_PRIVATE))
+            (listed[slot] && p->state[slot] != PAGE_PRIVATE && p->state[slot] != PAGE_CONFINED))
             FOUND(a, "slot %u is in state %u and has %u owners", slot, p->state[slot], owners);
     }
     for (uint32_t i = 0; i < p->n_free; i++)
@@ -182,6 +182,7 @@ static void audit_slots(struct audit *a, const uint8_t *listed)
     expect(a, "private slots", p->n_private, n[PAGE_PRIVATE]);
     expect(a, "slots of snapshots", p->n_cached, n[PAGE_CACHED]);
     expect(a, "slots in flight", p->n_inflight, n[PAGE_INFLIGHT]);
+    expect(a, "slots in quarantine", p->n_confined, n[PAGE_CONFINED]);
     expect(a, "dropped transfers", a->sn->n_lingering, lingering);
 }
 

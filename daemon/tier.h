@@ -15,6 +15,9 @@
 #ifndef DAEMON_TIER_H
 #define DAEMON_TIER_H
 
+#include "kernels/copier.h"
+#include "shm/layout.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -68,9 +71,18 @@ static inline void tier_free(struct tier *t)
         t->ops->free(t);
 }
 
-/* Blobs of n_devices pieces: `bytes` of each, from slots + slot * stride of that device. At most
- * n_blobs of them. NULL: no memory. */
-struct tier *tier_memory_new(uint8_t *const *slots, uint32_t n_devices, uint64_t bytes,
-                             uint64_t stride, uint32_t n_blobs);
+/* Blobs of n_devices pieces: `bytes` of each, from slots + slot * stride of that device; or, of a
+ * GPU's memory, by a copier of that device, whose pool has slots from `first` on. At most n_blobs
+ * of them. NULL: no memory. The copiers are the tier's from here on, also then. */
+struct tier_memory_config {
+    uint8_t *slots[DEVICES_MAX];
+    struct copier *copier[DEVICES_MAX]; /* NULL: slots counts */
+    uint64_t first;
+    uint32_t n_devices, n_blobs;
+    uint64_t bytes, stride;
+};
+enum { TIER_BUFFER = 256 * 1024, TIER_BUFFERS = 2 }; /* of a copier */
+
+struct tier *tier_memory_new(const struct tier_memory_config *config);
 
 #endif

@@ -6,7 +6,7 @@
  * beside what is available, so that "no memory" comes now and not as a signal later. A large pool
  * stays sparse: it may be meant to be larger than what will ever be used.
  */
-#include "kernels/device.h"
+#include "kernels/device_private.h"
 #include "shm/segment.h"
 
 #include <errno.h>
@@ -29,7 +29,8 @@
 
 static const uint64_t HUGE_PAGE = 2ull << 20;
 
-struct device {
+struct host_device {
+    struct device device;
     struct segment segment;
 };
 
@@ -97,7 +98,7 @@ bool device_has_node(int node)
            numa_bitmask_isbitset(numa_all_nodes_ptr, (unsigned)node);
 }
 
-static void place(const struct device *dev, int node, struct text *note)
+static void place(const struct host_device *dev, int node, struct text *note)
 {
     if (node == -1)
         return;
@@ -119,7 +120,7 @@ static void place(const struct device *dev, int node, struct text *note)
     numa_free_nodemask(mask);
 }
 
-static void populate(const struct device *dev, struct text *note)
+static void populate(const struct host_device *dev, struct text *note)
 {
     uint64_t bytes = dev->segment.bytes, total = meminfo("MemTotal");
     if (total && bytes > total)
@@ -136,7 +137,7 @@ static void populate(const struct device *dev, struct text *note)
                  strerror(errno));
 }
 
-static int create_segment(struct device *dev, uint64_t bytes, bool huge, struct text *note)
+static int create_segment(struct host_device *dev, uint64_t bytes, bool huge, struct text *note)
 {
     if (huge) {
         int rc = segment_create_with(&dev->segment, SEGMENT_POOL, SEGMENT_SHARED, bytes,
@@ -152,61 +153,56 @@ static int create_segment(struct device *dev, uint64_t bytes, bool huge, struct 
     return rc;
 }
 
-struct device *device_create(const struct device_want *want, char *why, size_t n_why, char *note,
-                             size_t n_note)
+static void end(struct device *device, bool in_use)
 {
-    struct text notes = {note, n_note};
-    note[0] = 0;
+    struct host_device *dev = (struct host_device *)device;
+    segment_free(&dev->segment);
+    free(dev);
+}
+
+static struct device *finish(struct host_device *dev)
+{
+    dev->device = (struct device){
+        .share = {.kind = DEVICE_HOST, .bytes = dev->segment.bytes},
+        .fd = dev->segment.fd,
+        .address = dev->segment.base,
+        .end = end,
+    };
+    return &dev->device;
+}
+
+int device_create_host(struct device **out, const struct device_want *want,
+                       struct device_words *words)
+{
+    struct text notes = {words->note, sizeof words->note};
     uint64_t bytes = want->bytes;
     if (want->huge_pages)
         bytes = (bytes + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
 
-    struct device *dev = calloc(1, sizeof *dev);
+    struct host_device *dev = calloc(1, sizeof *dev);
     int rc = dev ? create_segment(dev, bytes, want->huge_pages, &notes) : -ENOMEM;
     if (rc) {
-        snprintf(why, n_why, "a pool of %llu bytes could not be made (%s); %s",
+        snprintf(words->why, sizeof words->why, "a pool of %llu bytes could not be made (%s); %s",
                  (unsigned long long)bytes, strerror(-rc), segment_remedy(rc));
         free(dev);
-        return NULL;
+        return rc;
     }
     place(dev, want->numa_node, &notes);
     populate(dev, &notes);
-    return dev;
+    *out = finish(dev);
+    return 0;
 }
 
-struct device *device_import(int fd, uint64_t bytes, char *why, size_t n_why)
+struct device *device_import_host(const struct wire_device *share, int fd, char *why, size_t n_why)
 {
-    struct device *dev = calloc(1, sizeof *dev);
-    int rc = dev ? segment_map(&dev->segment, fd, SEGMENT_SHARED, bytes, true) : -ENOMEM;
+    struct host_device *dev = calloc(1, sizeof *dev);
+    int rc = dev ? segment_map(&dev->segment, fd, SEGMENT_SHARED, share->bytes, true) : -ENOMEM;
     if (rc == 0)
-        return dev;
+        return finish(dev);
     snprintf(why, n_why, "the pool could not be mapped: %s",
              rc == -EPERM    ? "it is not sealed"
              : rc == -EINVAL ? "its size is not the one announced"
                              : strerror(-rc));
     free(dev);
     return NULL;
-}
-
-int device_export(const struct device *dev)
-{
-    return dev->segment.fd;
-}
-
-uint64_t device_bytes(const struct device *dev)
-{
-    return dev->segment.bytes;
-}
-
-void *device_address(const struct device *dev)
-{
-    return dev->segment.base;
-}
-
-void device_free(struct device *dev)
-{
-    if (!dev)
-        return;
-    segment_free(&dev->segment);
-    free(dev);
 }

@@ -15,6 +15,8 @@
 #ifndef SHM_MESSAGE_H
 #define SHM_MESSAGE_H
 
+#include "shm/layout.h"
+
 #include <assert.h>
 #include <stdint.h>
 
@@ -230,11 +232,24 @@ struct hello {
     uint32_t ring_entries; /* 0: default    */
     uint32_t arena_bytes;  /* 0: default    */
     uint32_t has_layout;
+    uint64_t maps;         /* bit i: it will map device i, if there is one */
     struct wire_layout layout;
     char name[32];  /* NUL-terminated */
     char group[64]; /* NUL-terminated; empty: a group of its own */
 };
-static_assert(sizeof(struct hello) == 184, "no padding to leak");
+static_assert(sizeof(struct hello) == 192, "no padding to leak");
+
+/* How the memory of one device of the pool is found and mapped (kernels/device.h). */
+enum device_kind { DEVICE_HOST = 0, DEVICE_CUDA_FD = 1, DEVICE_CUDA_IPC = 2 };
+
+struct wire_device {
+    uint8_t uuid[16];   /* of the GPU */
+    uint8_t handle[64]; /* DEVICE_CUDA_IPC; its descriptor is a placeholder then */
+    uint64_t bytes;
+    uint32_t kind;
+    uint32_t reserved;
+};
+static_assert(sizeof(struct wire_device) == 96, "no padding to leak");
 
 struct welcome {
     uint64_t magic;
@@ -244,14 +259,15 @@ struct welcome {
     uint32_t spin_us;                   /* the daemon's default for workers */
     uint32_t n_fds;
     uint64_t epoch;
-    uint64_t index_bytes, pool_bytes; /* of the regions; pool_bytes of each device */
+    uint64_t index_bytes; /* of the region */
     uint32_t n_blocks, n_slots, n_disk, active;
     uint64_t block_stride, slot_stride;
     struct wire_layout layout;
     uint64_t worker; /* the session's number, as prefixctl workers shows it */
     char why[256];
+    struct wire_device device[DEVICES_MAX];
 };
-static_assert(sizeof(struct welcome) == 408, "no padding to leak");
+static_assert(sizeof(struct welcome) == 1936, "no padding to leak");
 
 enum admin_op { ADMIN_WORKERS = 1, ADMIN_LEASES = 2, ADMIN_AUDIT = 3 };
 

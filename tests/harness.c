@@ -4,6 +4,7 @@
 #include "shm/message.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -124,6 +125,37 @@ bool on_disk(void)
     return getenv("PREFIXD_TEST_DISK") != NULL;
 }
 
+bool on_cuda(void)
+{
+    const char *device = getenv("PREFIXD_TEST_DEVICE");
+    return device && strcmp(device, "cuda") == 0;
+}
+
+void *fake_cuda(const char *name)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD), *at = NULL;
+    if (library) {
+        at = dlsym(library, name);
+        dlclose(library);
+    }
+    return at;
+}
+
+/* In the child that becomes the daemon. */
+static int add_device(const char **argv, int n)
+{
+    bool given = false;
+    for (int i = 0; i < n; i++)
+        given |= strcmp(argv[i], "--device") == 0;
+    if (!given) {
+        argv[n++] = "--device";
+        argv[n++] = "cuda";
+    }
+    setenv("FAKE_CUDA_TOUCH", "0", 1);
+    setenv("FAKE_CUDA_LEAKS", "1", 1);
+    return n;
+}
+
 void temp_dir(char dir[64])
 {
     strcpy(dir, "/tmp/prefixd-test-XXXXXX");
@@ -142,8 +174,10 @@ static void spawn(struct host *h, const char *const *options)
     if (h->pid == 0) {
         const char *argv[ARGV_MAX] = {prefixd_path(), "--socket", h->socket};
         int n = 3;
-        for (int i = 0; options && options[i] && n < ARGV_MAX - 1; i++)
+        for (int i = 0; options && options[i] && n < ARGV_MAX - 3; i++)
             argv[n++] = options[i];
+        if (on_cuda())
+            n = add_device(argv, n);
         die_with(parent);
         dup2(out[1], STDOUT_FILENO);
         dup2(h->log, STDERR_FILENO);
@@ -342,6 +376,10 @@ void child_start(struct child *c, child_fn *fn, void *arg)
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         die_with(parent);
+        void (*forked)(void) = NULL;
+        *(void **)(&forked) = fake_cuda("fake_cuda_forked");
+        if (forked)
+            forked(); /* these children stand for workers, which are started by exec */
         close(down[1]);
         close(up[0]);
         struct child me = {.pid = parent, .to = up[1], .from = down[0]};

@@ -68,6 +68,12 @@ void temp_dir(char dir[64]);
 /* $PREFIXD_TEST_DISK: tests whose daemons have a lower tier are run once more with it on disk. */
 bool on_disk(void);
 
+/* $PREFIXD_TEST_DEVICE=cuda: tests that touch the pool are run once more with it on GPUs, those of
+ * tests/fake_cuda, whose memory the CPU of a worker can touch; the daemon's cannot. */
+bool on_cuda(void);
+/* A function of the fake driver, if this process has loaded it; else NULL. */
+void *fake_cuda(const char *name);
+
 void host_stop(struct host *h); /* SIGTERM; it must exit 0 and leave no socket */
 void host_kill(struct host *h); /* SIGKILL */
 void host_again(struct host *h, const char *const *options); /* another one at the same socket */

@@ -63,7 +63,8 @@ void raw_map(struct raw *r)
     REQUIRE_EQ(segment_map(&r->request, r->fds[0], SEGMENT_SHARED, bytes, true), 0);
     REQUIRE_EQ(segment_map(&r->completion, r->fds[1], SEGMENT_DAEMON, bytes, false), 0);
     REQUIRE_EQ(segment_map(&r->index, r->fds[2], SEGMENT_DAEMON, w->index_bytes, false), 0);
-    REQUIRE_EQ(segment_map(&r->pool, r->fds[3], SEGMENT_SHARED, w->pool_bytes, true), 0);
+    if (w->device[0].kind == DEVICE_HOST)
+        REQUIRE_EQ(segment_map(&r->pool, r->fds[3], SEGMENT_SHARED, w->device[0].bytes, true), 0);
     uint8_t *mine = r->request.base;
     uint8_t *theirs = r->completion.base;
     r->words = (struct channel_words *)(void *)(mine + CHANNEL_WORDS);

@@ -75,6 +75,14 @@ void pages_are(const struct worker *w, unsigned n_free, unsigned n_private, unsi
                 n_pinned, n_idle);
 }
 
+void pages_confined(const struct worker *w, unsigned n_free, unsigned n_confined)
+{
+    struct pages p = pages(w);
+    REQUIRE_EQ(p.inflight, n_confined);
+    REQUIRE_EQ(p.free, n_free);
+    REQUIRE_EQ(p.private, 0);
+}
+
 void pages_equal(const struct worker *w, struct pages before)
 {
     pages_are(w, (unsigned)before.free, (unsigned)before.private, (unsigned)before.pinned,

@@ -61,6 +61,8 @@ struct pages {
 struct pages pages(const struct worker *w);
 void pages_are(const struct worker *w, unsigned n_free, unsigned n_private, unsigned n_pinned,
                unsigned n_idle);
+/* So many are in quarantine, so many free. */
+void pages_confined(const struct worker *w, unsigned n_free, unsigned n_confined);
 void pages_equal(const struct worker *w, struct pages before);
 void step(const struct worker *w); /* audit, and the sum */
 

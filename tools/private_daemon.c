@@ -244,6 +244,13 @@ int private_daemon_again(struct private_daemon *d, const struct daemon_args *arg
     return spawn(d, args);
 }
 
+void private_daemon_kill(struct private_daemon *d)
+{
+    kill(d->pid, SIGKILL);
+    reap(d, STOP_MS);
+    remove_dir(d);
+}
+
 bool private_daemon_stop(struct private_daemon *d)
 {
     if (d->pid <= 0)

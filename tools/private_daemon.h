@@ -20,6 +20,8 @@ struct private_daemon {
 int private_daemon_start(struct private_daemon *d, const struct daemon_args *args);
 /* SIGKILL, and another one with the same arguments at the same socket. An exit code, as above. */
 int private_daemon_again(struct private_daemon *d, const struct daemon_args *args);
+/* SIGKILL, and the directory goes. */
+void private_daemon_kill(struct private_daemon *d);
 /* False, after a sentence: it had to be killed, or did not end well. */
 bool private_daemon_stop(struct private_daemon *d);
 

@@ -80,6 +80,8 @@ struct local *local_new_on_disk(const struct model_config *config, const struct 
     x->d.options = &x->options;
     list_init(&x->d.sessions);
     list_init(&x->d.groups);
+    list_init(&x->d.ghosts);
+    list_init(&x->d.confined);
     list_init(&x->d.visitors);
     x->d.scratch = malloc(PIECE_BYTES);
     x->d.layout.block_tokens = config->block_tokens;

@@ -1,0 +1,165 @@
+#include "daemon/quarantine.h"
+
+#include "daemon/daemon.h"
+#include "daemon/group.h"
+#include "daemon/log.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { FAREWELL_MS = 2000 };
+
+static void forget_fd(struct daemon *d, int *fd)
+{
+    if (*fd < 0)
+        return;
+    watch_remove(d, *fd);
+    close(*fd);
+    *fd = -1;
+}
+
+/* Nothing of it can write any more. */
+static void release(struct daemon *d, struct session *s)
+{
+    struct group *g = s->group;
+    forget_fd(d, &s->fd);
+    forget_fd(d, &s->pidfd);
+    list_remove(&s->link);
+    d->n_ghosts--;
+    session_free(s);
+    if (--g->ghosts)
+        return;
+    uint32_t n = g->pages.n + g->slots.n;
+    pool_discharge(&d->pool, &g->pages);
+    if (g->slots.n)
+        pool_discharge(slots_pool(d->snapshots), &g->slots);
+    list_remove(&g->confined);
+    if (!g->members)
+        free(g);
+    if (n)
+        log_info("%u page%s and slots are out of quarantine", n, PLURAL(n));
+    daemon_publish(d);
+}
+
+static void settle(struct daemon *d, struct session *s)
+{
+    if (s->hung_up)
+        forget_fd(d, &s->fd);
+    if (s->exited)
+        forget_fd(d, &s->pidfd);
+    if (s->hung_up && s->exited)
+        release(d, s);
+}
+
+/* Whoever has inherited the socket may say what he likes. */
+static void ghost_speaks(struct daemon *d, struct watch *w, uint32_t events)
+{
+    struct session *s = list_entry(w, struct session, on_socket);
+    char packet;
+    ssize_t n = recv(s->fd, &packet, 1, MSG_DONTWAIT);
+    s->hung_up = n == 0 || events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR);
+    settle(d, s);
+}
+
+static void ghost_exits(struct daemon *d, struct watch *w, uint32_t events)
+{
+    struct session *s = list_entry(w, struct session, on_exit);
+    s->exited = true;
+    settle(d, s);
+}
+
+/* Does it map memory that something else than its CPUs may write? */
+static bool dangerous(const struct daemon *d, const struct session *s)
+{
+    for (uint32_t i = 0; i < d->layout.n_devices; i++)
+        if (s->maps >> i & 1 && device_is_cuda(d->devices[i]))
+            return true;
+    return false;
+}
+
+bool quarantine_begin(struct daemon *d, struct session *s)
+{
+    if (s->pidfd < 0 || !dangerous(d, s))
+        return false;
+    struct pollfd now[2] = {{.fd = s->fd, .events = POLLRDHUP}, {.fd = s->pidfd, .events = POLLIN}};
+    (void)poll(now, 2, 0);
+    s->hung_up |= now[0].revents != 0;
+    s->exited |= now[1].revents != 0;
+    if (s->hung_up && s->exited)
+        return false;
+    if (!s->hung_up && !s->exited)
+        s->hung_up = true; /* we are the one who hangs up */
+    list_remove(&s->link);
+    list_append(&d->ghosts, &s->link);
+    d->n_ghosts++;
+    if (s->group->ghosts++ == 0)
+        list_append(&d->confined, &s->group->confined);
+    segment_free(&s->request_region);
+    segment_free(&s->completion_region);
+    s->on_socket.ready = ghost_speaks;
+    s->on_exit.ready = ghost_exits;
+    if (s->hung_up)
+        forget_fd(d, &s->fd);
+    return true;
+}
+
+/* ---- farewell ---------------------------------------------------------------------------- */
+
+/* The first one in the list that maps a GPU; NULL: none does. */
+static struct session *importer(const struct daemon *d, const struct list *sessions)
+{
+    list_each (at, after, sessions)
+        if (dangerous(d, list_entry(at, struct session, link)))
+            return list_entry(at, struct session, link);
+    return NULL;
+}
+
+/* Our half of the socket is shut: that is how a worker learns it. Its half still brings BYE. */
+static void tell(const struct daemon *d)
+{
+    list_each (at, after, &d->sessions) {
+        const struct session *s = list_entry(at, struct session, link);
+        if (dangerous(d, s))
+            (void)shutdown(s->fd, SHUT_WR);
+    }
+}
+
+static uint64_t now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+bool quarantine_farewell(struct daemon *d)
+{
+    const struct session *s = importer(d, &d->sessions);
+    if (!s)
+        s = importer(d, &d->ghosts);
+    if (!s)
+        return true;
+    uint64_t until = now_ms() + FAREWELL_MS, now;
+    tell(d);
+    while (s && (now = now_ms()) < until) {
+        (void)daemon_serve_one(d, (int)(until - now));
+        s = importer(d, &d->sessions);
+        if (!s)
+            s = importer(d, &d->ghosts);
+    }
+    if (s)
+        log_warning("worker %llu (%s, process %d) and maybe others still map the pool after %d ms; "
+                    "GPU memory stays in use until they have closed or ended",
+                    (unsigned long long)s->number, s->name[0] ? s->name : "unnamed", (int)s->pid,
+                    FAREWELL_MS);
+    return s == NULL;
+}
+
+void quarantine_stop(struct daemon *d)
+{
+    list_each (at, after, &d->ghosts)
+        release(d, list_entry(at, struct session, link));
+}
