@@ -1,0 +1,492 @@
+/*
+ * Hostile request regions: records, arena, indexes and wake-up word of two workers of one group,
+ * which also hang up, come back and tell each other's ids, beside an honest worker.
+ *
+ *      struct shape | struct step, struct step, ...
+ *
+ * A step speaks the protocol: it names live leases, slots, spaces and keys by number, its tokens
+ * are such that prefixes are shared, its places come from the shared index. Some of it is then
+ * spoiled as the input says, and some steps are just garbage. Below is the disk tier of the model
+ * test (trial_swap.h), which fails as the shape says. With `scribble` a second thread flips bits of
+ * the request region while the daemon reads it.
+ */
+#include "client/prefixd.h"
+#include "tests/fuzz/fuzz_requests.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+const char fuzz_name[] = "requests";
+
+/* ---- names that are alive ------------------------------------------------------------------- */
+
+static struct live_lease *lease_named(struct scene *s, uint32_t n)
+{
+    return &s->lease[n % LIVE_LEASES];
+}
+
+static uint64_t lease_id(struct scene *s, const struct step *p)
+{
+    uint32_t n = p->lease % (LIVE_LEASES + 6);
+    uint64_t live = lease_named(s, p->lease)->id;
+    switch (n) {
+    case LIVE_LEASES:
+        return s->honest.lease;
+    case LIVE_LEASES + 1:
+        return 0;
+    case LIVE_LEASES + 2:
+        return live + (1ull << 32);
+    case LIVE_LEASES + 3:
+        return live ^ 1;
+    case LIVE_LEASES + 4:
+        return (uint64_t)p->d << 32 | p->c;
+    default:
+        return live;
+    }
+}
+
+static uint64_t space_named(struct scene *s, uint32_t n)
+{
+    n %= LIVE_SPACES + 3;
+    return n < LIVE_SPACES ? s->space[n] : n == LIVE_SPACES ? s->honest.space : n + 1000;
+}
+
+/* Tokens of a pattern: words of its bits, so that most of them begin alike. */
+static uint32_t token_at(uint32_t pattern, uint32_t i)
+{
+    return (pattern >> (i * 5 / 32 % 32) & 1) + (pattern >> 28);
+}
+
+static uint32_t make_tokens(uint32_t *to, uint32_t pattern, uint32_t first, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        to[i] = token_at(pattern, first + i);
+    return n;
+}
+
+/* ---- records ----------------------------------------------------------------------------------
+ */
+
+enum { TOKENS_MOST = 1024, EXTRAS_MOST = 12 };
+
+/* A piece in the arena at p->at, extras after it. Returns how many of these. */
+static uint32_t put_piece(struct scene *s, struct guest *g, const struct step *p, uint32_t first,
+                          uint32_t n)
+{
+    uint32_t tokens[TOKENS_MOST];
+    struct wire_extra extra[EXTRAS_MOST] = {0};
+    uint32_t extras = p->flags >> 12 & 3, bt = s->bt;
+    uint64_t at = first + (p->d & 0xff), bytes = (n * 4ull + 7) & ~7ull;
+    uint8_t *to = g->w.arena + p->at % 64 * 8;
+    make_tokens(tokens, p->pattern, first, n);
+    memcpy(to, tokens, n * 4);
+    extras = extras == 3 ? (p->d >> 8 & 15) % EXTRAS_MOST : extras;
+    for (uint32_t i = 0; i < extras; i++) {
+        uint64_t len = 1 + (p->d >> (16 + i % 4) & 7) * (i % 2 ? 1 : bt);
+        extra[i] = (struct wire_extra){.at = at, .len = len, .digest = {(uint8_t)(p->d >> 24 & 3)}};
+        at += len + (p->d >> 20 & 3);
+    }
+    if (p->flags & 0x8000 && extras) /* some that are none */
+        extra[p->c % extras] = (struct wire_extra){.at = (uint64_t)p->d << 32, .len = p->c};
+    memcpy(to + bytes, extra, extras * sizeof extra[0]);
+    return extras;
+}
+
+static uint32_t length(const struct step *p)
+{
+    uint32_t n = p->n % (TOKENS_MOST + 1);
+    return p->flags & 0x4000 ? n : n % 96;
+}
+
+static struct request lookup(struct scene *s, struct guest *g, const struct step *p)
+{
+    uint32_t tokens[TOKENS_MOST], n = make_tokens(tokens, p->pattern, 0, length(p)), bt = s->bt;
+    struct request rq = {.op = OP_LOOKUP, .flags = p->flags & (RF_FETCH | RF_QUIET | RF_NO_MATCH)};
+    struct index_query q = {.tokens = tokens, .n_tokens = n};
+    struct index_found found = {0};
+    rq.lookup = (struct request_lookup){.space = space_named(s, p->what),
+                                        .session = p->c % 4,
+                                        .n_tokens = n,
+                                        .arena = p->at % 64 * 8,
+                                        .snapshot_multiple = p->c >> 8 & 7};
+    if (!index_walk(&g->w.view, rq.lookup.space, &q, n / bt, &found))
+        return rq;
+    rq.lookup.where = found.where;
+    uint32_t cut = p->d & 3;
+    rq.lookup.where.depth -= cut < found.where.depth ? cut : 0;
+    uint32_t matched = rq.lookup.where.depth * bt, rest = n - matched < bt ? n - matched : bt;
+    memcpy(g->w.arena + rq.lookup.arena, tokens + matched, rest * 4);
+    rq.lookup.rest = (uint16_t)rest;
+    return rq;
+}
+
+static struct request lookup_slow(struct scene *s, struct guest *g, const struct step *p)
+{
+    const struct live_lease *l = lease_named(s, p->lease);
+    bool goes_on = p->flags & 0x400 && l->id;
+    uint32_t n = length(p), first = goes_on ? l->where.depth * s->bt : 0;
+    struct request rq = {.op = OP_LOOKUP_SLOW, .lease = goes_on ? l->id : 0};
+    rq.flags = p->flags & (RF_FETCH | RF_QUIET | RF_LAST | RF_NO_TAIL);
+    if (!(rq.flags & RF_LAST))
+        n -= n % s->bt;
+    rq.slow = (struct request_lookup_slow){.space = space_named(s, p->what),
+                                           .session = p->c % 4,
+                                           .n_tokens = first + n + (p->c >> 4 & 63),
+                                           .max_match = first + n + (p->c >> 4 & 63) / 2,
+                                           .multiple = s->bt * (1 + (p->c >> 16 & 3)),
+                                           .snapshot_multiple = p->c >> 8 & 7,
+                                           .arena = p->at % 64 * 8,
+                                           .piece = n};
+    rq.slow.n_extras = put_piece(s, g, p, first, n);
+    return rq;
+}
+
+static struct request insert(struct scene *s, struct guest *g, const struct step *p)
+{
+    const struct live_lease *l = lease_named(s, p->lease);
+    uint32_t n = length(p), first = l->where.depth * s->bt;
+    struct request rq = {.op = OP_INSERT, .lease = lease_id(s, p)};
+    rq.flags = p->flags & (RF_LAST | RF_FINAL);
+    if (!(rq.flags & RF_LAST))
+        n -= n % s->bt;
+    rq.insert = (struct request_insert){.where = l->where,
+                                        .arena = p->at % 64 * 8,
+                                        .piece = n,
+                                        .n_extras = put_piece(s, g, p, first, n),
+                                        .n_written = p->c % 3 ? 0 : p->c};
+    return rq;
+}
+
+static struct request garbage(struct scene *s, const struct step *p)
+{
+    struct request rq = {.op = p->what, .flags = p->flags, .lease = lease_id(s, p)};
+    rq.raw[0] = (uint64_t)p->c << 32 | p->d;
+    rq.raw[1] = (uint64_t)p->pattern << 32 | p->n;
+    rq.raw[2] = (uint64_t)p->at << 32 | p->d;
+    rq.raw[3] = p->c;
+    rq.raw[4] = (uint64_t)p->n << 32 | p->at;
+    rq.raw[5] = p->d % 5 ? 0 : rq.raw[0];
+    return rq;
+}
+
+/* The record of a step as a good worker would say it, more or less. */
+static struct request record(struct scene *s, struct guest *g, const struct step *p)
+{
+    const struct live_lease *l = lease_named(s, p->lease);
+    struct request rq = {.op = p->op, .lease = lease_id(s, p)};
+    switch (p->op) {
+    case OP_LOOKUP:
+        return lookup(s, g, p);
+    case OP_LOOKUP_SLOW:
+        return lookup_slow(s, g, p);
+    case OP_INSERT:
+        return insert(s, g, p);
+    case OP_CANCEL:
+        rq.number.n = p->c % 3 ? l->tag : p->d;
+        break;
+    case OP_TRUNCATE:
+        rq.number.n = p->n % (l->table + 2);
+        break;
+    case OP_RESERVE:
+        rq.reserve = (struct request_reserve){
+            .n = p->n % (p->flags & 0x4000 ? 300 : 12), .arena = p->at % 64 * 8, .room = p->c % 16};
+        break;
+    case OP_TABLE:
+        rq.table =
+            (struct request_table){.from = p->n % 8, .count = p->c % 64, .arena = p->at % 64 * 8};
+        break;
+    case OP_SPACE_OPEN:
+        rq.lease = 0;
+        rq.space = (struct request_space){.adapter_id = p->n % 3,
+                                          .adapter_generation = p->c % 2,
+                                          .arena = p->at % 64 * 8,
+                                          .tenant_len = p->d % 4};
+        memset(g->w.arena + rq.space.arena, 'a', rq.space.tenant_len);
+        break;
+    case OP_SPACE_CLOSE:
+    case OP_FLUSH:
+        rq.lease = 0;
+        rq.space.space = p->c % 16 == 15 ? UINT64_MAX : space_named(s, p->what);
+        break;
+    case OP_EVICT:
+        rq.number.n = p->n % 2 ? p->n % 16 : p->d;
+        break;
+    case OP_SNAPSHOT_INSERT:
+    case OP_SNAPSHOT_CANCEL:
+        rq.number.n = s->slot[p->what % LIVE_SLOTS];
+        rq.number.depth = p->n % 4 ? l->where.depth * s->bt + p->c % s->bt : p->c % 512;
+        rq.number.kind = p->d % 4;
+        if (p->op == OP_SNAPSHOT_CANCEL)
+            rq.number.depth = rq.number.kind = 0;
+        break;
+    case OP_SNAPSHOT_SPILL:
+        rq.lease = 0;
+        rq.number.n = p->n % 4 ? 0 : p->c;
+        break;
+    case OP_SNAPSHOT_FORGET:
+        rq.number.n = p->c % 8 ? s->key[p->what % LIVE_KEYS] : p->d;
+        break;
+    default:
+        break;
+    }
+    return rq;
+}
+
+/* ---- answers ------------------------------------------------------------------------------- */
+
+static void learn_lease(struct scene *s, const struct wire_completion *c, struct place where,
+                        uint32_t table)
+{
+    struct live_lease *l = NULL;
+    for (int i = 0; i < LIVE_LEASES && !l; i++)
+        if (s->lease[i].id == c->lease)
+            l = &s->lease[i];
+    if (!l)
+        l = &s->lease[s->n_leases++ % LIVE_LEASES];
+    *l = (struct live_lease){.id = c->lease, .where = where, .table = table, .tag = c->tag};
+}
+
+static void learn(struct scene *s, const struct wire_completion *c)
+{
+    REQUIRE_MSG(c->status >= PFX_EMISMATCH && c->status <= ANSWER_MORE, "op %u: status %d", c->op,
+                c->status);
+    if (c->status < 0 && !(c->op == OP_FETCH && c->status == PFX_EIO))
+        return;
+    switch (c->op) {
+    case OP_LOOKUP:
+    case OP_LOOKUP_SLOW:
+    case OP_FETCH:
+        if (c->status != ANSWER_RETRY)
+            learn_lease(s, c, c->lookup.where, c->lookup.where.depth);
+        if (c->lookup.tier_key && c->status != ANSWER_RETRY)
+            s->key[s->n_keys++ % LIVE_KEYS] = c->lookup.tier_key;
+        break;
+    case OP_RESERVE:
+    case OP_TABLE:
+    case OP_TRUNCATE:
+        REQUIRE(c->op != OP_RESERVE || c->table.n <= s->h.d.n_blocks);
+        learn_lease(s, c, c->table.where, c->table.table);
+        break;
+    case OP_INSERT:
+        learn_lease(s, c, c->insert.where, c->insert.cached);
+        break;
+    case OP_SPACE_OPEN:
+        s->space[s->n_spaces++ % LIVE_SPACES] = c->number.n;
+        break;
+    case OP_SNAPSHOT_RESERVE:
+        REQUIRE(c->number.slot >= 1 && c->number.slot <= s->h.d.n_slots);
+        s->slot[s->n_slots++ % LIVE_SLOTS] = c->number.slot;
+        break;
+    case OP_SNAPSHOT_SPILL:
+        s->key[s->n_keys++ % LIVE_KEYS] = c->number.n;
+        break;
+    default:
+        break;
+    }
+}
+
+/* The tail in the completion region is the daemon's: it never lies. */
+static void take_answers(struct scene *s, struct guest *g)
+{
+    struct wire_completion c;
+    enum ring_state state;
+    if (!g->open)
+        return;
+    while ((state = ring_peek(&g->w.in, &c)) == RING_OK) {
+        ring_drop(&g->w.in);
+        learn(s, &c);
+    }
+    REQUIRE(state == RING_NONE || g->lies);
+}
+
+/* ---- steps that are no records ----------------------------------------------------------------
+ */
+
+static void open_guest(struct scene *s, struct guest *g, unsigned number)
+{
+    static const uint32_t rings[] = {RING_MIN, 64, 0, RING_MIN};
+    char name[16];
+    snprintf(name, sizeof name, "guest%u", number);
+    *g = (struct guest){0};
+    g->open = guest_open(&s->h, &g->w, name, s->shape.groups & 1 ? "two" : "",
+                         rings[s->shape.ring % 4], false);
+    REQUIRE(g->open);
+}
+
+static void close_guest(struct scene *s, struct guest *g, bool bye)
+{
+    static const char packet = BYE;
+    if (!g->open)
+        return;
+    if (bye)
+        (void)send(g->w.fd, &packet, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    take_answers(s, g);
+    g->open = false;
+    guest_close(&s->h, &g->w);
+}
+
+static bool hung_up(const struct guest *g)
+{
+    char byte;
+    ssize_t n;
+    while ((n = recv(g->w.fd, &byte, 1, MSG_DONTWAIT)) == 1)
+        continue;
+    return n == 0 || (errno != EAGAIN && errno != EINTR);
+}
+
+static void spoil_words(struct guest *g, const struct step *p)
+{
+    struct channel_words *w = g->w.words;
+    uint32_t value = p->flags & 1 ? p->d : shm_load(&w->tail) + p->d % 8;
+    switch (p->what % 5) {
+    case 0: /* records that were there before, once more; or more than there can be */
+        shm_store_release(&w->tail, value);
+        g->w.out.tail = value;
+        break;
+    case 1:
+        shm_store_release(&w->head, p->flags & 1 ? p->d : shm_load(&w->head) + p->d % 8 - 4);
+        break;
+    case 2:
+        shm_store(&w->doze, p->d);
+        break;
+    case 3: /* anywhere in the words, ring and the beginning of the arena */
+        shm_store((uint32_t *)g->w.request.base + p->n % (64 * 1024 / 4), p->d);
+        break;
+    default: /* the header was for reading */
+        memset(g->w.request.base, (int)p->d, 64);
+        break;
+    }
+    g->lies = true;
+}
+
+static void send_packet(const struct guest *g, const struct step *p)
+{
+    char bytes[300];
+    memset(bytes, p->what & 1 ? WAKE : (int)p->d, sizeof bytes);
+    for (uint32_t i = p->n % 32; i; i--)
+        (void)send(g->w.fd, bytes, p->flags & 1 ? 1 : p->c % sizeof bytes,
+                   MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+/* All go, a daemon of the same disk comes. */
+static void restart(struct scene *s)
+{
+    if (s->restarts++ >= 2)
+        return;
+    for (int i = 0; i < GUESTS; i++)
+        close_guest(s, &s->guest[i], false);
+    honest_close(&s->h, &s->honest);
+    scene_stop(s);
+    scene_start(s);
+    honest_open(&s->h, &s->honest);
+    for (unsigned i = 0; i < GUESTS; i++)
+        open_guest(s, &s->guest[i], i);
+}
+
+static void other_step(struct scene *s, struct guest *g, const struct step *p)
+{
+    switch (p->op) {
+    case STEP_WORDS:
+        spoil_words(g, p);
+        break;
+    case STEP_ARENA:
+        for (uint32_t i = 0; i < p->n % 256; i++)
+            shm_store((uint32_t *)(void *)g->w.arena + (p->at + i) % (ARENA_MIN / 4),
+                      p->d + i * p->c);
+        break;
+    case STEP_ROUNDS:
+        for (uint32_t i = 0; i < p->n % 32; i++)
+            house_round(&s->h);
+        break;
+    case STEP_WAIT:
+        house_wait(p->n % 1000 * 1000000ull);
+        break;
+    case STEP_PACKET:
+        send_packet(g, p);
+        break;
+    case STEP_CLOSE:
+        close_guest(s, g, p->flags & 1);
+        break;
+    case STEP_LOOK:
+        honest_look(&s->h, &s->honest);
+        break;
+    case STEP_AUDIT:
+        house_audit(&s->h);
+        break;
+    case STEP_DEAF: /* its answers stay where they are until the end of the step after next */
+        g->deaf = p->n % 16;
+        break;
+    case STEP_RESTART:
+        restart(s);
+        break;
+    default:
+        break;
+    }
+}
+
+/* ---- an input -----------------------------------------------------------------------------------
+ */
+
+static void do_step(struct scene *s, const struct step *p)
+{
+    struct guest *g = &s->guest[p->who & 1];
+    if (g->open && hung_up(g))
+        close_guest(s, g, false);
+    if (!g->open)
+        open_guest(s, g, p->who & 1);
+    if (p->op >= STEP_FIRST) {
+        other_step(s, g, p);
+    } else {
+        bool wild = p->op >= OP_COUNT;
+        struct request rq = wild ? garbage(s, p) : record(s, g, p);
+        if (p->who & 4) /* one word of it is something else */
+            ((uint32_t *)(void *)&rq)[p->c % 16] = p->d;
+        rq.tag = ++g->w.tag;
+        (void)raw_post(&g->w, &rq);
+    }
+    if (p->who & 8) /* the next comes with it */
+        return;
+    scribble_begin(s, g);
+    house_round(&s->h);
+    scribble_end(s);
+    for (int i = 0; i < GUESTS; i++)
+        if (s->guest[i].deaf)
+            s->guest[i].deaf--;
+        else
+            take_answers(s, &s->guest[i]);
+}
+
+void fuzz_one(const uint8_t *bytes, size_t n)
+{
+    static struct scene s;
+    struct step p;
+    uint32_t steps = 0;
+    memset(&s, 0, sizeof s);
+    if (n >= sizeof s.shape)
+        memcpy(&s.shape, bytes, sizeof s.shape);
+    scene_open(&s);
+    scene_start(&s);
+    honest_open(&s.h, &s.honest);
+    for (unsigned i = 0; i < GUESTS; i++)
+        open_guest(&s, &s.guest[i], i);
+    for (size_t at = sizeof s.shape; at + sizeof p <= n && steps < STEPS_MOST; at += sizeof p) {
+        memcpy(&p, bytes + at, sizeof p);
+        do_step(&s, &p);
+        if (++steps % 8 == 0)
+            honest_look(&s.h, &s.honest);
+        if (steps % 4 == 0)
+            house_audit(&s.h);
+    }
+    honest_look(&s.h, &s.honest);
+    house_audit(&s.h);
+    for (unsigned i = 0; i < GUESTS; i++)
+        close_guest(&s, &s.guest[i], (s.shape.groups >> (1 + i)) & 1);
+    house_audit(&s.h);
+    honest_work(&s.h, &s.honest);
+    honest_close(&s.h, &s.honest);
+    scene_stop(&s);
+    scene_close(&s);
+}
