@@ -1,4 +1,4 @@
-/* A REQUIRE that does not hold ends the process: there is no Check to catch it (--wrap). */
+/* A check that does not hold ends the process: there is no Check to catch it (--wrap). */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,4 +16,11 @@ _Noreturn void __wrap__ck_assert_failed(const char *file, int line, const char *
     va_end(args);
     fputc('\n', stderr);
     abort();
+}
+
+void __wrap__mark_point(const char *file, int line);
+void __wrap__mark_point(const char *file, int line)
+{
+    (void)file;
+    (void)line;
 }

@@ -463,7 +463,6 @@ void fuzz_one(const uint8_t *bytes, size_t n)
 {
     static struct scene s;
     struct step p;
-    uint32_t steps = 0;
     memset(&s, 0, sizeof s);
     if (n >= sizeof s.shape)
         memcpy(&s.shape, bytes, sizeof s.shape);
@@ -472,12 +471,12 @@ void fuzz_one(const uint8_t *bytes, size_t n)
     honest_open(&s.h, &s.honest);
     for (unsigned i = 0; i < GUESTS; i++)
         open_guest(&s, &s.guest[i], i);
-    for (size_t at = sizeof s.shape; at + sizeof p <= n && steps < STEPS_MOST; at += sizeof p) {
+    for (size_t at = sizeof s.shape; at + sizeof p <= n && s.steps < STEPS_MOST; at += sizeof p) {
         memcpy(&p, bytes + at, sizeof p);
         do_step(&s, &p);
-        if (++steps % 8 == 0)
+        if (++s.steps % 8 == 0)
             honest_look(&s.h, &s.honest);
-        if (steps % 4 == 0)
+        if (s.steps % 4 == 0)
             house_audit(&s.h);
     }
     honest_look(&s.h, &s.honest);

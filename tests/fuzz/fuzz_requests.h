@@ -15,8 +15,8 @@ struct shape {
     uint8_t hash;   /* how bad the index's hash is */
     uint8_t groups; /* bit 0: the guests are of one group; 1, 2: they say goodbye at the end */
     uint8_t ring;
-    uint8_t options; /* bit 0: --index none; 1: --swap-write insert; 2: --swap-admit 2; 3: alpha */
-    uint8_t scribble;
+    uint8_t options;  /* bit 0: --index none; 1: --swap-write insert; 2: --swap-admit 2; 3: alpha */
+    uint8_t scribble; /* % 8 is 1: a second thread changes what is read */
     uint8_t reserved[21];
 };
 static_assert(sizeof(struct shape) == 32, "splices of inputs keep their units");
@@ -85,7 +85,7 @@ struct scene {
     uint64_t space[LIVE_SPACES], key[LIVE_KEYS];
     uint32_t slot[LIVE_SLOTS];
     uint32_t n_leases, n_spaces, n_slots, n_keys;
-    uint32_t bt, restarts;
+    uint32_t bt, restarts, steps;
 };
 
 /* scene.c */

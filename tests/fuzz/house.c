@@ -186,7 +186,7 @@ bool guest_welcome(struct raw *r)
 {
     union {
         struct cmsghdr align;
-        char room[CMSG_SPACE(sizeof r->fds)];
+        char room[CMSG_SPACE(sizeof r->fds) + CMSG_SPACE(sizeof(struct ucred))];
     } control = {0};
     struct iovec part = {&r->welcome, sizeof r->welcome};
     struct msghdr m = {.msg_iov = &part,
@@ -198,12 +198,12 @@ bool guest_welcome(struct raw *r)
         return false;
     REQUIRE_EQ(n, sizeof r->welcome);
     REQUIRE_EQ(m.msg_flags & (MSG_CTRUNC | MSG_TRUNC), 0);
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    if (c && c->cmsg_type == SCM_RIGHTS) {
-        size_t bytes = c->cmsg_len - CMSG_LEN(0);
-        memcpy(r->fds, CMSG_DATA(c), bytes);
-        r->n_fds = (unsigned)(bytes / sizeof r->fds[0]);
-    }
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c))
+        if (c->cmsg_type == SCM_RIGHTS) { /* with SO_PASSCRED there is more */
+            size_t bytes = c->cmsg_len - CMSG_LEN(0);
+            memcpy(r->fds, CMSG_DATA(c), bytes);
+            r->n_fds = (unsigned)(bytes / sizeof r->fds[0]);
+        }
     return true;
 }
 

@@ -3,6 +3,7 @@
 #include "tests/model/trial_swap.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
@@ -153,8 +154,8 @@ static void *scribble_on(void *arg)
 void scribble_begin(struct scene *s, struct guest *g)
 {
     pthread_t thread;
-    if (!s->shape.scribble || !g->open)
-        return;
+    if (s->shape.scribble % 8 != 1 || !g->open || s->steps % 4)
+        return; /* where processors are few, each time costs some milliseconds */
     if (!scribbler.made) {
         REQUIRE(sem_init(&scribbler.go, 0, 0) == 0 && sem_init(&scribbler.over, 0, 0) == 0);
         REQUIRE(pthread_create(&thread, NULL, scribble_on, NULL) == 0);
@@ -164,13 +165,13 @@ void scribble_begin(struct scene *s, struct guest *g)
     scribbler.stop = scribbler.running = 0;
     sem_post(&scribbler.go);
     while (!__atomic_load_n(&scribbler.running, __ATOMIC_ACQUIRE))
-        cpu_relax();
+        sched_yield();
     g->lies = true;
 }
 
 void scribble_end(struct scene *s)
 {
-    if (!s->shape.scribble || !scribbler.running)
+    if (!scribbler.running)
         return;
     __atomic_store_n(&scribbler.stop, 1, __ATOMIC_RELEASE);
     while (sem_wait(&scribbler.over))
