@@ -20,6 +20,9 @@
 #include "tests/raw.h"
 
 enum { HOUSE_BLOCK = 64, HOUSE_STATE = 192, HONEST_BLOCKS = 3 };
+/* Rounds until a call is answered: one that waits for nobody, and one that may wait for the disk.
+ */
+enum { IN_TIME = 2, PATIENCE = 20000 };
 
 struct house {
     struct host host; /* its socket, for raw_connect */
@@ -27,7 +30,7 @@ struct house {
     struct daemon d;
     void (*tick)(void *arg); /* once a round; NULL: nothing */
     void *arg;
-    bool slow; /* rounds may take long: a file is read for the first time */
+    bool threads; /* there are others than this one: they need their time */
 };
 
 /* Once in a process: a directory for the socket, and no words on standard output. */
@@ -39,6 +42,7 @@ bool house_start_with(struct house *h); /* h->options are read already */
 void house_stop(struct house *h);
 void house_hash(uint64_t mask); /* of the next index */
 void house_wait(uint64_t ns);   /* time goes by */
+void house_real_time(void);     /* ... as it does elsewhere: with a real disk */
 
 void house_round(struct house *h);
 /* No finding, and no session, lease, page or slot but those of n workers that hold so much. */
@@ -51,6 +55,9 @@ bool guest_open(struct house *h, struct raw *r, const char *name, const char *gr
 void guest_close(struct house *h, struct raw *r); /* hangs up, and a round */
 /* The descriptors of a packet are kept if it is a WELCOME; false: nothing, or the end. */
 bool guest_welcome(struct raw *r);
+
+/* The answer, in so many rounds. */
+struct wire_completion guest_call(struct house *h, struct raw *r, struct request rq, int rounds);
 
 struct honest {
     struct raw w;
