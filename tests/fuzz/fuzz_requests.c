@@ -28,6 +28,14 @@ static struct live_lease *lease_named(struct scene *s, uint32_t n)
     return &s->lease[n % LIVE_LEASES];
 }
 
+static const struct live_lease *lease_of(const struct scene *s, uint64_t id)
+{
+    for (int i = 0; i < LIVE_LEASES; i++)
+        if (s->lease[i].id == id)
+            return &s->lease[i];
+    return &s->lease[0];
+}
+
 static uint64_t lease_id(struct scene *s, const struct step *p)
 {
     uint32_t n = p->lease % (LIVE_LEASES + 6);
@@ -79,7 +87,7 @@ static uint32_t put_piece(struct scene *s, struct guest *g, const struct step *p
     uint32_t tokens[TOKENS_MOST];
     struct wire_extra extra[EXTRAS_MOST] = {0};
     uint32_t extras = p->flags >> 12 & 3, bt = s->bt;
-    uint64_t at = first + (p->d & 0xff), bytes = (n * 4ull + 7) & ~7ull;
+    uint64_t at = first + (p->d & 0x1f), bytes = (n * 4ull + 7) & ~7ull;
     uint8_t *to = g->w.arena + p->at % 64 * 8;
     make_tokens(tokens, p->pattern, first, n);
     memcpy(to, tokens, n * 4);
@@ -150,6 +158,9 @@ static struct request insert(struct scene *s, struct guest *g, const struct step
     uint32_t n = length(p), first = l->where.depth * s->bt;
     struct request rq = {.op = OP_INSERT, .lease = lease_id(s, p)};
     rq.flags = p->flags & (RF_LAST | RF_FINAL);
+    if (p->flags & 0x800 && l->table * s->bt > first) /* to the end of the table, or near it */
+        n = l->table * s->bt - first - p->c % (s->bt + 1);
+    n = n < TOKENS_MOST ? n : TOKENS_MOST;
     if (!(rq.flags & RF_LAST))
         n -= n % s->bt;
     rq.insert = (struct request_insert){.where = l->where,
@@ -217,6 +228,10 @@ static struct request record(struct scene *s, struct guest *g, const struct step
     case OP_SNAPSHOT_INSERT:
     case OP_SNAPSHOT_CANCEL:
         rq.number.n = s->slot[p->what % LIVE_SLOTS];
+        if (p->lease < LIVE_LEASES) { /* most slots are given back where they were taken */
+            l = lease_of(s, s->slot_lease[p->what % LIVE_SLOTS]);
+            rq.lease = l->id;
+        }
         rq.number.depth = p->n % 4 ? l->where.depth * s->bt + p->c % s->bt : p->c % 512;
         rq.number.kind = p->d % 4;
         if (p->op == OP_SNAPSHOT_CANCEL)
@@ -278,6 +293,7 @@ static void learn(struct scene *s, const struct wire_completion *c)
         break;
     case OP_SNAPSHOT_RESERVE:
         REQUIRE(c->number.slot >= 1 && c->number.slot <= s->h.d.n_slots);
+        s->slot_lease[s->n_slots % LIVE_SLOTS] = c->lease;
         s->slot[s->n_slots++ % LIVE_SLOTS] = c->number.slot;
         break;
     case OP_SNAPSHOT_SPILL:

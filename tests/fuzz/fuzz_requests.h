@@ -82,7 +82,7 @@ struct scene {
     struct honest honest;
     struct guest guest[GUESTS];
     struct live_lease lease[LIVE_LEASES];
-    uint64_t space[LIVE_SPACES], key[LIVE_KEYS];
+    uint64_t space[LIVE_SPACES], key[LIVE_KEYS], slot_lease[LIVE_SLOTS];
     uint32_t slot[LIVE_SLOTS];
     uint32_t n_leases, n_spaces, n_slots, n_keys;
     uint32_t bt, restarts, steps;

@@ -70,11 +70,11 @@ void scene_start(struct scene *s)
     uint32_t tier = tier_slots(x), bt = s->bt;
     const char *options[24];
     unsigned n = 0;
-    options[n++] = said("--blocks=%llu", 12 + x->blocks % 64);
+    options[n++] = said("--blocks=%llu", 12 + x->blocks);
     options[n++] = said("--block-tokens=%llu", bt);
     options[n++] = said("--block-bytes=%llu", HOUSE_BLOCK);
     options[n++] = "--max-workers=4";
-    options[n++] = "--max-leases=32";
+    options[n++] = "--max-leases=12";
     options[n++] = x->options & 1 ? "--index=none" : "--index=radix";
     if (x->slots % 8) {
         options[n++] = said("--snapshots=%llu", x->slots % 8);
@@ -225,6 +225,7 @@ static uint16_t likely_flags(struct rng *r)
     f |= one_in(r, 4) ? 0 : RF_LAST;
     f |= one_in(r, 6) ? RF_NO_TAIL : 0;
     f |= one_in(r, 3) ? 0x400 : 0;
+    f |= one_in(r, 2) ? 0x800 : 0;
     f |= one_in(r, 3) ? (uint16_t)(rng_below(r, 4) << 12) : 0;
     f |= one_in(r, 8) ? 0x4000 : 0;
     f |= one_in(r, 24) ? 0x8000 : 0;
@@ -269,6 +270,13 @@ static size_t good_steps(struct rng *r, uint8_t *to)
                          .c = 16};
         if (p.op == OP_RESERVE)
             p.n = 11;
+        if (p.op == OP_INSERT)
+            p.flags = (uint16_t)(RF_LAST | 0x800 | (rng_below(r, 3) ? 0 : RF_FINAL) |
+                                 rng_below(r, 3) << 12);
+        if (p.op == OP_INSERT || p.op == OP_SNAPSHOT_INSERT)
+            p.c = rng_below(r, 4);
+        if (p.op == OP_INSERT)
+            p.d = rng_below(r, 32);
         memcpy(to + at, &p, sizeof p);
     }
     return at;
