@@ -261,6 +261,8 @@ static void learn_lease(struct scene *s, const struct wire_completion *c, struct
             l = &s->lease[i];
     if (!l)
         l = &s->lease[s->n_leases++ % LIVE_LEASES];
+    if (c->op == OP_LOOKUP || c->op == OP_LOOKUP_SLOW)
+        s->newest = (uint32_t)(l - s->lease);
     *l = (struct live_lease){.id = c->lease, .where = where, .table = table, .tag = c->tag};
 }
 
@@ -446,25 +448,8 @@ static void other_step(struct scene *s, struct guest *g, const struct step *p)
 /* ---- an input -----------------------------------------------------------------------------------
  */
 
-static void do_step(struct scene *s, const struct step *p)
+static void rounds(struct scene *s, struct guest *g)
 {
-    struct guest *g = &s->guest[p->who & 1];
-    if (g->open && hung_up(g))
-        close_guest(s, g, false);
-    if (!g->open)
-        open_guest(s, g, p->who & 1);
-    if (p->op >= STEP_FIRST) {
-        other_step(s, g, p);
-    } else {
-        bool wild = p->op >= OP_COUNT;
-        struct request rq = wild ? garbage(s, p) : record(s, g, p);
-        if (p->who & 4) /* one word of it is something else */
-            ((uint32_t *)(void *)&rq)[p->c % 16] = p->d;
-        rq.tag = ++g->w.tag;
-        (void)raw_post(&g->w, &rq);
-    }
-    if (p->who & 8) /* the next comes with it */
-        return;
     scribble_begin(s, g);
     house_round(&s->h);
     scribble_end(s);
@@ -473,6 +458,81 @@ static void do_step(struct scene *s, const struct step *p)
             s->guest[i].deaf--;
         else
             take_answers(s, &s->guest[i]);
+}
+
+static void post(struct scene *s, struct guest *g, const struct step *p)
+{
+    struct request rq = p->op >= OP_COUNT ? garbage(s, p) : record(s, g, p);
+    if (p->who & 4) /* one word of it is something else */
+        ((uint32_t *)(void *)&rq)[p->c % 16] = p->d;
+    rq.tag = ++g->w.tag;
+    (void)raw_post(&g->w, &rq);
+}
+
+/* One record of several, answered before the next if it does not wait for the disk for long. */
+static void part(struct scene *s, struct guest *g, struct step p, uint8_t op)
+{
+    p.op = op;
+    p.who &= 1;
+    if (!g->open)
+        return;
+    post(s, g, &p);
+    for (uint32_t i = 0; i < 1 + (op == OP_LOOKUP_SLOW ? 6u : 0); i++)
+        rounds(s, g);
+    if (g->open && hung_up(g))
+        close_guest(s, g, false);
+}
+
+static void store(struct scene *s, struct guest *g, const struct step *p)
+{
+    struct step q = *p;
+    q.flags = (uint16_t)((p->flags & 0x7000) | RF_LAST | RF_FETCH);
+    part(s, g, q, OP_LOOKUP_SLOW);
+    q.lease = (uint8_t)s->newest;
+    q.n = (uint16_t)(length(p) / s->bt + 1 - s->lease[s->newest].where.depth);
+    part(s, g, q, OP_RESERVE);
+    q.n = p->n;
+    q.flags = (uint16_t)((p->flags & 0x7000) | 0x800 | RF_LAST | (p->flags & RF_FINAL));
+    part(s, g, q, OP_INSERT);
+    for (uint32_t i = 0; i < (p->c >> 4 & 3); i++) {
+        part(s, g, q, OP_SNAPSHOT_RESERVE);
+        q.what = (uint8_t)(s->n_slots - 1);
+        q.c = p->c + i;
+        part(s, g, q, OP_SNAPSHOT_INSERT);
+    }
+    if (p->flags & 0x100)
+        part(s, g, q, OP_RELEASE);
+}
+
+static void find(struct scene *s, struct guest *g, const struct step *p)
+{
+    struct step q = *p;
+    q.flags = (uint16_t)((p->flags & 0x7000) | RF_LAST | (p->flags & RF_FETCH));
+    part(s, g, q, p->flags & 0x200 ? OP_LOOKUP_SLOW : OP_LOOKUP);
+    q.lease = (uint8_t)s->newest;
+    if (p->flags & 0x400)
+        part(s, g, q, OP_FETCH);
+    if (p->flags & 0x100)
+        part(s, g, q, OP_RELEASE);
+}
+
+static void do_step(struct scene *s, const struct step *p)
+{
+    struct guest *g = &s->guest[p->who & 1];
+    if (g->open && hung_up(g))
+        close_guest(s, g, false);
+    if (!g->open)
+        open_guest(s, g, p->who & 1);
+    if (p->op == STEP_STORE)
+        store(s, g, p);
+    else if (p->op == STEP_FIND)
+        find(s, g, p);
+    else if (p->op >= STEP_FIRST)
+        other_step(s, g, p);
+    else
+        post(s, g, p);
+    if (!(p->who & 8)) /* else the next comes with it */
+        rounds(s, g);
 }
 
 void fuzz_one(const uint8_t *bytes, size_t n)

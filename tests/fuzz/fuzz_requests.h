@@ -34,6 +34,8 @@ enum {
     STEP_AUDIT,
     STEP_DEAF,
     STEP_RESTART,
+    STEP_STORE, /* all that a good worker does for one prompt */
+    STEP_FIND,  /* a prompt that is there, perhaps in the lower tiers */
     STEP_KINDS
 };
 
@@ -84,6 +86,7 @@ struct scene {
     struct live_lease lease[LIVE_LEASES];
     uint64_t space[LIVE_SPACES], key[LIVE_KEYS], slot_lease[LIVE_SLOTS];
     uint32_t slot[LIVE_SLOTS];
+    uint32_t newest; /* lease of a lookup */
     uint32_t n_leases, n_spaces, n_slots, n_keys;
     uint32_t bt, restarts, steps;
 };

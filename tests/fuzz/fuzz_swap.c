@@ -285,7 +285,7 @@ static struct part part_of(const struct image *whole, const struct patch *p, uin
 static void change(struct image *m, const struct image *whole, const struct patch *p,
                    struct part it)
 {
-    bool small = p->on % ON_KINDS < ON_PAYLOAD; /* most of a superblock is padding */
+    bool small = p->on % ON_KINDS <= ON_SUPER_B; /* most of it is padding */
     uint32_t most = small && it.n > 256 ? 256 : (uint32_t)it.n;
     uint8_t *at = m->bytes + it.at + p->at % (most / 4) * 4;
     uint32_t word;
@@ -411,7 +411,7 @@ static void make_patch(uint8_t *unit, struct rng *r)
                       .seal = (uint8_t)rng_below(r, 2),
                       .index = (uint16_t)rng_below(r, 30),
                       .other = (uint16_t)rng_below(r, 30),
-                      .at = rng_below(r, 80),
+                      .at = rng_below(r, 200),
                       .word = odd_number(r)};
     memcpy(unit, &p, sizeof p);
 }

@@ -207,8 +207,10 @@ static uint8_t likely_op(struct rng *r)
                                     OP_SNAPSHOT_SPILL,
                                     OP_FETCH,
                                     OP_EVICT};
+    if (one_in(r, 3))
+        return one_in(r, 3) ? STEP_FIND : STEP_STORE;
     if (one_in(r, 8))
-        return (uint8_t)(STEP_FIRST + rng_below(r, STEP_KINDS - STEP_FIRST));
+        return (uint8_t)(STEP_FIRST + rng_below(r, STEP_STORE - STEP_FIRST));
     if (one_in(r, 16))
         return (uint8_t)(OP_COUNT + rng_below(r, STEP_FIRST - OP_COUNT));
     return one_in(r, 4) ? (uint8_t)rng_below(r, OP_COUNT)
@@ -228,6 +230,8 @@ static uint16_t likely_flags(struct rng *r)
     f |= one_in(r, 2) ? 0x800 : 0;
     f |= one_in(r, 3) ? (uint16_t)(rng_below(r, 4) << 12) : 0;
     f |= one_in(r, 8) ? 0x4000 : 0;
+    f |= one_in(r, 5) ? 0 : 0x100;
+    f |= one_in(r, 2) ? 0x200 : 0;
     f |= one_in(r, 24) ? 0x8000 : 0;
     return f;
 }
