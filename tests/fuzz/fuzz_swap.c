@@ -411,18 +411,42 @@ static void make_patch(uint8_t *unit, struct rng *r)
                       .seal = (uint8_t)rng_below(r, 2),
                       .index = (uint16_t)rng_below(r, 30),
                       .other = (uint16_t)rng_below(r, 30),
-                      .at = rng_below(r, 200),
+                      .at = rng_below(r, rng_below(r, 2) ? 24 : 200),
                       .word = odd_number(r)};
     memcpy(unit, &p, sizeof p);
 }
 
+/* One word of the headers' bodies is the same in all slots, and every checksum fits. */
+static size_t forged_words(unsigned i, uint8_t *to)
+{
+    static const uint8_t words[] = {0,  1,  2,  4,  8,  12, 13,  14,  78,  79, 80,
+                                    81, 82, 90, 91, 92, 96, 102, 104, 106, 108};
+    static const uint32_t values[] = {0, 1, 8, UINT32_MAX};
+    enum { WORDS = sizeof words / sizeof words[0], VALUES = sizeof values / sizeof values[0] };
+    size_t n = HEAD;
+    if (i >= 2 * WORDS * VALUES)
+        return 0;
+    for (uint16_t slot = 0; slot < 20; slot++, n += sizeof(struct patch)) {
+        struct patch p = {.on = ON_BODY,
+                          .what = DO_SET,
+                          .file = (uint8_t)(i & 1),
+                          .seal = 1,
+                          .index = slot,
+                          .at = words[i / 2 % WORDS],
+                          .word = values[i / 2 / WORDS]};
+        memcpy(to + n, &p, sizeof p);
+    }
+    return n;
+}
+
 size_t fuzz_seed(unsigned i, uint8_t *to)
 {
+    enum { RANDOM = 24 };
     struct rng r = {i};
     size_t n = HEAD;
-    if (i >= 24)
-        return 0;
     memset(to, 0, HEAD);
+    if (i >= RANDOM)
+        return forged_words(i - RANDOM, to);
     to[0] = (uint8_t)i;
     to[1] = (uint8_t)(i % 5);
     for (unsigned k = 0; k < i / 2; k++, n += sizeof(struct patch))

@@ -16,7 +16,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ROUND_NS = 1000000, ROUND_CPU_MS = 40 * SLOW, OPTIONS = 48 };
+enum {
+    ROUND_NS = 1000000,
+    ROUND_CPU_MS = 40 * SLOW,
+    WORK_MOST = 1 << 19, /* tokens, of all sessions and in the background */
+    OPTIONS = 48,
+};
 
 /* ---- what makes an input repeatable -------------------------------------------------- */
 
@@ -150,7 +155,7 @@ static void serve_events(struct house *h)
 
 void house_round(struct house *h)
 {
-    uint64_t start = cpu_ns();
+    uint64_t start = cpu_ns(), work = h->d.work;
     clock_ns += ROUND_NS;
     if (h->tick)
         h->tick(h->arg);
@@ -159,6 +164,8 @@ void house_round(struct house *h)
         daemon_publish(&h->d);
     list_each (at, after, &h->d.sessions)
         session_turn(&h->d, list_entry(at, struct session, link));
+    REQUIRE_MSG(h->d.work - work < WORK_MOST, "a round did work for %d tokens",
+                (int)(h->d.work - work));
     uint64_t ms = (cpu_ns() - start) / 1000000;
     REQUIRE_MSG(ms < ROUND_CPU_MS, "a round took %d ms", (int)ms);
 }
