@@ -156,14 +156,19 @@ static struct request insert(struct scene *s, struct guest *g, const struct step
 {
     const struct live_lease *l = lease_named(s, p->lease);
     uint32_t n = length(p), first = l->where.depth * s->bt;
+    struct place where = l->where;
     struct request rq = {.op = OP_INSERT, .lease = lease_id(s, p)};
+    if ((p->d & 0x30) == 0x30) /* somewhere else */
+        where.depth += (p->d >> 6 & 3) - 1;
+    if ((p->d & 0xf00) == 0xf00)
+        where = lease_named(s, p->d >> 12)->where;
     rq.flags = p->flags & (RF_LAST | RF_FINAL);
     if (p->flags & 0x800 && l->table * s->bt > first) /* to the end of the table, or near it */
         n = l->table * s->bt - first - p->c % (s->bt + 1);
     n = n < TOKENS_MOST ? n : TOKENS_MOST;
     if (!(rq.flags & RF_LAST))
         n -= n % s->bt;
-    rq.insert = (struct request_insert){.where = l->where,
+    rq.insert = (struct request_insert){.where = where,
                                         .arena = p->at % 64 * 8,
                                         .piece = n,
                                         .n_extras = put_piece(s, g, p, first, n),
@@ -355,14 +360,33 @@ static bool hung_up(const struct guest *g)
     return n == 0 || (errno != EAGAIN && errno != EINTR);
 }
 
-static void spoil_words(struct guest *g, const struct step *p)
+static void rounds(struct scene *s, struct guest *g);
+
+/* More records than the ring has ends the session as soon as the daemon looks, which it does when
+ * it has room for an answer. */
+static void lie_of_tail(struct scene *s, struct guest *g, uint32_t tail)
+{
+    bool impossible = tail - shm_load(&g->w.peer->head) > g->w.welcome.ring_entries;
+    shm_store_release(&g->w.words->tail, tail);
+    g->w.out.tail = tail;
+    for (int i = 0; impossible && s->shape.scribble % 8 != 1; i++) {
+        g->deaf = 0;
+        rounds(s, g);
+        if (hung_up(g))
+            break;
+        REQUIRE_MSG(i < 100, "a worker with an impossible ring is still there");
+    }
+}
+
+static void spoil_words(struct scene *s, struct guest *g, const struct step *p)
 {
     struct channel_words *w = g->w.words;
-    uint32_t value = p->flags & 1 ? p->d : shm_load(&w->tail) + p->d % 8;
+    bool heads = g->lies;
+    g->lies = true;
     switch (p->what % 5) {
     case 0: /* records that were there before, once more; or more than there can be */
-        shm_store_release(&w->tail, value);
-        g->w.out.tail = value;
+        g->lies = heads;
+        lie_of_tail(s, g, p->flags & 1 ? p->d : shm_load(&w->tail) + p->d % 8);
         break;
     case 1:
         shm_store_release(&w->head, p->flags & 1 ? p->d : shm_load(&w->head) + p->d % 8 - 4);
@@ -377,7 +401,6 @@ static void spoil_words(struct guest *g, const struct step *p)
         memset(g->w.request.base, (int)p->d, 64);
         break;
     }
-    g->lies = true;
 }
 
 static void send_packet(const struct guest *g, const struct step *p)
@@ -408,7 +431,7 @@ static void other_step(struct scene *s, struct guest *g, const struct step *p)
 {
     switch (p->op) {
     case STEP_WORDS:
-        spoil_words(g, p);
+        spoil_words(s, g, p);
         break;
     case STEP_ARENA:
         for (uint32_t i = 0; i < p->n % 256; i++)

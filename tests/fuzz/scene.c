@@ -154,7 +154,7 @@ static void *scribble_on(void *arg)
 void scribble_begin(struct scene *s, struct guest *g)
 {
     pthread_t thread;
-    if (s->shape.scribble % 8 != 1 || !g->open || s->steps % 4)
+    if (s->shape.scribble % 8 != 1 || !g->open || s->steps % 2)
         return; /* where processors are few, each time costs some milliseconds */
     if (!scribbler.made) {
         REQUIRE(sem_init(&scribbler.go, 0, 0) == 0 && sem_init(&scribbler.over, 0, 0) == 0);
@@ -301,7 +301,7 @@ size_t fuzz_seed(unsigned i, uint8_t *to)
                       .groups = (uint8_t)rng_next(&r),
                       .ring = (uint8_t)(i / 3),
                       .options = (uint8_t)(i == 13 ? 1 : i & 14),
-                      .scribble = i % 11 == 10};
+                      .scribble = i % 8 == 3};
     size_t n = sizeof x;
     if (i >= SEEDS)
         return 0;
