@@ -9,7 +9,7 @@
  * still lives, is clean, and serves. Where nothing was forged, no byte may be wrong.
  */
 #include "client/prefixd.h"
-#include "daemon/swap.h"
+#include "daemon/disk_private.h"
 #include "tests/fuzz/house.h"
 
 #include <errno.h>
@@ -361,6 +361,8 @@ static void live(unsigned shape, bool forged)
     start(&h, shape);
     settle(&h, scanned);
     house_audit(&h);
+    /* Another record has a number that none ever had, whatever the files say. */
+    REQUIRE(swap_generation(h.d.disk->swap) - 1 < UINT64_MAX / 2);
     honest_open(&h, &x);
     house_audit(&h);
     ask_for_all(&h);
@@ -439,14 +441,39 @@ static size_t forged_words(unsigned i, uint8_t *to)
     return n;
 }
 
+/* Generations at their end: of superblocks, a flush record, headers. */
+static size_t last_generation(unsigned i, uint8_t *to)
+{
+    static const struct {
+        uint8_t on, word;
+    } where[] = {{ON_SUPER_A, 26}, {ON_FLUSH, 4}, {ON_HEADER, 2}};
+    unsigned kind = i % 3, slots = kind == 2 ? 1 + i / 3 % 2 * 15 : 1;
+    size_t n = HEAD;
+    to[1] = i & 1 ? 3 : 0;
+    for (unsigned slot = 0; slot < slots; slot++)
+        for (unsigned half = 0; half < (kind ? 2u : 4u); half++, n += sizeof(struct patch)) {
+            struct patch p = {.on = (uint8_t)(where[kind].on + half / 2),
+                              .what = DO_SET,
+                              .file = (uint8_t)(i / 6 & 1),
+                              .seal = 1,
+                              .index = (uint16_t)slot,
+                              .at = where[kind].word + half % 2,
+                              .word = UINT32_MAX - (half % 2 ? 0 : slot)};
+            memcpy(to + n, &p, sizeof p);
+        }
+    return n;
+}
+
 size_t fuzz_seed(unsigned i, uint8_t *to)
 {
-    enum { RANDOM = 24 };
+    enum { RANDOM = 24, LAST = 12 };
     struct rng r = {i};
     size_t n = HEAD;
     memset(to, 0, HEAD);
+    if (i >= RANDOM + LAST)
+        return forged_words(i - RANDOM - LAST, to);
     if (i >= RANDOM)
-        return forged_words(i - RANDOM, to);
+        return last_generation(i - RANDOM, to);
     to[0] = (uint8_t)i;
     to[1] = (uint8_t)(i % 5);
     for (unsigned k = 0; k < i / 2; k++, n += sizeof(struct patch))
