@@ -80,6 +80,27 @@ static uint32_t make_tokens(uint32_t *to, uint32_t pattern, uint32_t first, uint
 
 enum { TOKENS_MOST = 1024, EXTRAS_MOST = 12 };
 
+/* Some that are none: without length, too far, over each other, in no order. */
+static void spoil_extras(struct wire_extra *extra, uint32_t n, const struct step *p)
+{
+    struct wire_extra *one = &extra[p->c % n];
+    switch (p->c >> 8 & 3) {
+    case 0:
+        one->len = 0;
+        break;
+    case 1:
+        one->at = (uint64_t)p->d << 32;
+        break;
+    case 2:
+        one->len = UINT64_MAX - p->d % 4;
+        break;
+    default:
+        *one = extra[0];
+        extra[0].at += p->d >> 4 & 1;
+        break;
+    }
+}
+
 /* A piece in the arena at p->at, extras after it. Returns how many of these. */
 static uint32_t put_piece(struct scene *s, struct guest *g, const struct step *p, uint32_t first,
                           uint32_t n)
@@ -97,8 +118,8 @@ static uint32_t put_piece(struct scene *s, struct guest *g, const struct step *p
         extra[i] = (struct wire_extra){.at = at, .len = len, .digest = {(uint8_t)(p->d >> 24 & 3)}};
         at += len + (p->d >> 20 & 3);
     }
-    if (p->flags & 0x8000 && extras) /* some that are none */
-        extra[p->c % extras] = (struct wire_extra){.at = (uint64_t)p->d << 32, .len = p->c};
+    if (p->flags & 0x8000 && extras)
+        spoil_extras(extra, extras, p);
     memcpy(to + bytes, extra, extras * sizeof extra[0]);
     return extras;
 }
@@ -509,13 +530,13 @@ static void part(struct scene *s, struct guest *g, struct step p, uint8_t op)
 static void store(struct scene *s, struct guest *g, const struct step *p)
 {
     struct step q = *p;
-    q.flags = (uint16_t)((p->flags & 0x7000) | RF_LAST | RF_FETCH);
+    q.flags = (uint16_t)((p->flags & 0xf000) | RF_LAST | RF_FETCH);
     part(s, g, q, OP_LOOKUP_SLOW);
     q.lease = (uint8_t)s->newest;
     q.n = (uint16_t)(length(p) / s->bt + 1 - s->lease[s->newest].where.depth);
     part(s, g, q, OP_RESERVE);
     q.n = p->n;
-    q.flags = (uint16_t)((p->flags & 0x7000) | 0x800 | RF_LAST | (p->flags & RF_FINAL));
+    q.flags = (uint16_t)((p->flags & 0xf000) | 0x800 | RF_LAST | (p->flags & RF_FINAL));
     part(s, g, q, OP_INSERT);
     for (uint32_t i = 0; i < (p->c >> 4 & 3); i++) {
         part(s, g, q, OP_SNAPSHOT_RESERVE);
@@ -530,7 +551,7 @@ static void store(struct scene *s, struct guest *g, const struct step *p)
 static void find(struct scene *s, struct guest *g, const struct step *p)
 {
     struct step q = *p;
-    q.flags = (uint16_t)((p->flags & 0x7000) | RF_LAST | (p->flags & RF_FETCH));
+    q.flags = (uint16_t)((p->flags & 0xf000) | RF_LAST | (p->flags & RF_FETCH));
     part(s, g, q, p->flags & 0x200 ? OP_LOOKUP_SLOW : OP_LOOKUP);
     q.lease = (uint8_t)s->newest;
     if (p->flags & 0x400)

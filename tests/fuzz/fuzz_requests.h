@@ -88,7 +88,7 @@ struct scene {
     uint32_t slot[LIVE_SLOTS];
     uint32_t newest; /* lease of a lookup */
     uint32_t n_leases, n_spaces, n_slots, n_keys;
-    uint32_t bt, restarts, steps;
+    uint32_t bt, restarts, steps, scribbles;
 };
 
 /* scene.c */

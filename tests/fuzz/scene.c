@@ -115,6 +115,8 @@ void scene_close(struct scene *s)
 
 /* ---- a second thread -------------------------------------------------------------------- */
 
+enum { SCRIBBLES = 10 /* an input */ };
+
 static struct {
     sem_t go, over;
     uint32_t running, stop;
@@ -154,8 +156,8 @@ static void *scribble_on(void *arg)
 void scribble_begin(struct scene *s, struct guest *g)
 {
     pthread_t thread;
-    if (s->shape.scribble % 8 != 1 || !g->open || s->steps % 2)
-        return; /* where processors are few, each time costs some milliseconds */
+    if (s->shape.scribble % 8 != 1 || !g->open || s->steps % 4 || s->scribbles++ >= SCRIBBLES)
+        return; /* where processors are few, each costs some milliseconds */
     if (!scribbler.made) {
         REQUIRE(sem_init(&scribbler.go, 0, 0) == 0 && sem_init(&scribbler.over, 0, 0) == 0);
         REQUIRE(pthread_create(&thread, NULL, scribble_on, NULL) == 0);
@@ -232,7 +234,7 @@ static uint16_t likely_flags(struct rng *r)
     f |= one_in(r, 8) ? 0x4000 : 0;
     f |= one_in(r, 5) ? 0 : 0x100;
     f |= one_in(r, 2) ? 0x200 : 0;
-    f |= one_in(r, 24) ? 0x8000 : 0;
+    f |= one_in(r, 8) ? 0x8000 : 0;
     return f;
 }
 
