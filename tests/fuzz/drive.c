@@ -185,7 +185,7 @@ static int bounded(int n_dirs, char **dir)
 }
 
 #ifdef __AFL_HAVE_MANUAL_CONTROL
-#define AGAIN __AFL_LOOP(1000)
+#define AGAIN (__extension__(__AFL_LOOP(1000)))
 #else
 #define AGAIN (rounds++ == 0)
 #endif
