@@ -91,6 +91,11 @@ struct scene {
     uint32_t bt, restarts, steps, scribbles;
 };
 
+/* records.c */
+/* The record of a step as a good worker would say it, more or less; of some it is just garbage. */
+struct request step_record(struct scene *s, struct guest *g, const struct step *p);
+uint32_t step_length(const struct step *p); /* of its prompt, in tokens */
+
 /* scene.c */
 void scene_open(struct scene *s);  /* its disk */
 void scene_start(struct scene *s); /* its daemon */
