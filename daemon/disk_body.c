@@ -121,8 +121,22 @@ bool state_body_write(const struct disk *k, struct place where, uint32_t id, str
     return true;
 }
 
+/* As a worker's must be (dispatch.c), and each touches tokens [from, to): a block has no more of
+ * them than tokens, and the index no room for more. */
+static bool extras_right(const struct wire_extra *x, uint32_t n, uint64_t from, uint64_t to)
+{
+    uint64_t end = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (x[i].len == 0 || x[i].at < end || x[i].at + x[i].len < x[i].at || x[i].at >= to ||
+            x[i].at + x[i].len <= from)
+            return false;
+        end = x[i].at + x[i].len;
+    }
+    return true;
+}
+
 /* What follows a body of so many bytes is n_tokens tokens, after the extras. */
-static bool read_block(const struct swap_record *r, size_t bytes, uint64_t n_tokens,
+static bool read_block(const struct swap_record *r, size_t bytes, uint64_t n_tokens, uint32_t bt,
                        struct block_found *out)
 {
     const struct block_body *b = (const struct block_body *)(const void *)r->body;
@@ -135,14 +149,15 @@ static bool read_block(const struct swap_record *r, size_t bytes, uint64_t n_tok
     out->n_extras = b->n_extras;
     out->extras = (const struct wire_extra *)(const void *)(r->body + bytes);
     out->tokens = (const uint32_t *)(const void *)(out->extras + b->n_extras);
-    return true;
+    uint64_t from = (uint64_t)b->prefix.depth * bt;
+    return extras_right(out->extras, b->n_extras, from, from + n_tokens);
 }
 
 bool body_read(const struct disk *k, const struct swap_record *r, struct block_found *out)
 {
     uint32_t bt = index_view_of(k->d->index)->params.block_tokens;
     return r->body_bytes >= sizeof(struct block_body) &&
-           read_block(r, sizeof(struct block_body), bt, out);
+           read_block(r, sizeof(struct block_body), bt, bt, out);
 }
 
 bool state_body_read(const struct disk *k, const struct swap_record *r, struct state_found *out)
@@ -152,7 +167,8 @@ bool state_body_read(const struct disk *k, const struct swap_record *r, struct s
     if (r->body_bytes < sizeof *b || b->n_tokens >= bt || b->kind > SNAPSHOT_SIBLING ||
         (b->kind != SNAPSHOT_EXACT && b->session == 0) ||
         (b->block.prefix.depth == 0 && b->n_tokens == 0) ||
-        !read_block(r, sizeof *b, b->n_tokens, &out->at))
+        !read_block(r, sizeof *b, b->n_tokens, bt, &out->at) ||
+        (b->block.n_extras && out->at.extras[0].at < (uint64_t)b->block.prefix.depth * bt))
         return false;
     out->session = b->session;
     out->kind = b->kind;

@@ -84,6 +84,23 @@ static void audit_seen(struct audit *a, uint32_t id)
               ix->tiers[id].seen, disk_blocks(ix, id));
 }
 
+/* What stands behind a block's placeholders: in order, apart, and each touches the block. */
+static void audit_extras(struct audit *a, uint32_t id, uint32_t i)
+{
+    const struct index *ix = a->ix;
+    const struct index_node *n = node_at(ix, id);
+    uint64_t bt = ix->view.params.block_tokens, from = (n->start + (uint64_t)i) * bt, end = 0;
+    for (uint32_t e = *extra_head_at(ix, n->extent + i); e; e = extra_at(ix, e)->next) {
+        const struct index_extra *x = extra_at(ix, e);
+        if (x->len == 0 || x->at < end || x->at + x->len < x->at || x->at >= from + bt ||
+            x->at + x->len <= from)
+            FOUND(a, "block %u of node %u has an extra at %llu of %llu tokens", i, id,
+                  (unsigned long long)x->at, (unsigned long long)x->len);
+        end = x->at + x->len;
+        a->extras++;
+    }
+}
+
 static void audit_units(struct audit *a, uint32_t id)
 {
     const struct index *ix = a->ix;
@@ -99,8 +116,7 @@ static void audit_units(struct audit *a, uint32_t id)
             continue;
         audit_block(a, id, i);
         if (n->flags & NODE_EXTRAS)
-            for (uint32_t e = *extra_head_at(ix, unit); e; e = extra_at(ix, e)->next)
-                a->extras++;
+            audit_extras(a, id, i);
     }
     a->units += p->cap;
     a->pages += device_blocks(ix, id);

@@ -97,8 +97,8 @@ bool header_fits(const struct slot_header *h, const struct swap_file *f, uint32_
 {
     return (h->magic == HEADER_MAGIC || h->magic == RETIRED_MAGIC) &&
            h->body_bytes <= room - sizeof *h && h->slot == local && h->generation &&
-           h->file_id[0] == f->super.file_id[0] && h->file_id[1] == f->super.file_id[1] &&
-           h->checksum == header_checksum(h);
+           h->generation < GENERATION_END && h->file_id[0] == f->super.file_id[0] &&
+           h->file_id[1] == f->super.file_id[1] && h->checksum == header_checksum(h);
 }
 
 /* ---- superblocks ---- */
@@ -306,7 +306,7 @@ static enum found judge(const struct swap_store *s, struct swap_file *f,
     const struct superblock *best = NULL;
     for (int i = 0; i < 2; i++)
         if (two[i].magic == SWAP_MAGIC && two[i].checksum == super_checksum(&two[i]) &&
-            (!best || two[i].sequence > best->sequence))
+            two[i].flushed_all < GENERATION_END && (!best || two[i].sequence > best->sequence))
             best = &two[i];
     if (!best)
         return FOUND_DAMAGED;

@@ -60,7 +60,8 @@ bool flushes_load(struct flushes *l)
     bool whole = true;
     for (uint16_t i = 0; i < FLUSH_RECORDS; i++)
         whole &= !memcmp(&l->record[i], &none, sizeof none) ||
-                 l->record[i].checksum == record_checksum(&l->record[i]);
+                 (l->record[i].checksum == record_checksum(&l->record[i]) &&
+                  l->record[i].generation < GENERATION_END);
     if (whole)
         find_anew(l);
     return whole;

@@ -30,6 +30,9 @@ enum {
 
 /* Generations that may be in places nobody can see are jumped over. */
 #define GENERATION_JUMP (1ull << 32)
+/* None comes near it: what says so is damaged, and to count on from there would lead back to
+ * numbers that old records have. */
+#define GENERATION_END (1ull << 63)
 
 /* ---- files (swap thread, after swap_start) ---- */
 

@@ -90,6 +90,7 @@ struct owed {
 
 struct swap {
     struct trial_disk *disk;
+    int fd; /* never readable: nobody sleeps here */
     struct swap_config config;
     struct live_store store[SWAP_STORES];
     struct list under_way, over;
