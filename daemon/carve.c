@@ -168,14 +168,16 @@ static struct tier *make_memory_tier(struct daemon *d, const struct geometry *g,
             config.slots[i] = slots_address(d, g, i);
             continue;
         }
-        config.copier[i] = device_copier(d->devices[i], TIER_BUFFER, TIER_BUFFERS, &words);
+        config.copier[i] =
+            device_copier(d->devices[i], TIER_BUFFER, TIER_BUFFERS, COPIER_ENGINE, &words);
         if (!config.copier[i]) {
             snprintf(why, n_why, "--snapshot-swap: %s", words.why);
             while (i--)
                 copier_free(config.copier[i]);
             return NULL;
         }
-        log_info("device %u: %s", i, words.note);
+        if (words.note[0])
+            log_info("device %u: %s", i, words.note);
     }
     return tier_memory_new(&config);
 }
