@@ -115,8 +115,8 @@ START_TEST(nothing_comes_out)
 }
 END_TEST
 
-/* What cannot come back is a miss; the file is as well as ever, and a restart finds all that has not
- * lost its place to another block since. */
+/* What cannot come back is a miss; the file is as well as ever, and a restart finds all that has
+ * not lost its place to another block since. */
 START_TEST(nothing_goes_in)
 {
     struct site s;
