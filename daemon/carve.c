@@ -168,14 +168,16 @@ static struct tier *make_memory_tier(struct daemon *d, const struct geometry *g,
             config.slots[i] = slots_address(d, g, i);
             continue;
         }
-        config.copier[i] = device_copier(d->devices[i], TIER_BUFFER, TIER_BUFFERS, &words);
+        config.copier[i] =
+            device_copier(d->devices[i], TIER_BUFFER, TIER_BUFFERS, COPIER_ENGINE, &words);
         if (!config.copier[i]) {
             snprintf(why, n_why, "--snapshot-swap: %s", words.why);
             while (i--)
                 copier_free(config.copier[i]);
             return NULL;
         }
-        log_info("device %u: %s", i, words.note);
+        if (words.note[0])
+            log_info("device %u: %s", i, words.note);
     }
     return tier_memory_new(&config);
 }
@@ -233,8 +235,6 @@ static void store_of_blocks(const struct daemon *d, const struct geometry *g,
 {
     for (uint32_t i = 0; i < d->options->n_swap; i++)
         s->bytes[i] = d->options->swap_bytes[i];
-    for (uint32_t i = 0; i < g->layout.n_devices; i++)
-        s->pool[i] = device_address(d->devices[i]);
     s->slots_most = g->n_disk;
     s->record_bytes = g->layout.block_bytes;
     s->body_bytes = body_room(g->layout.block_tokens);
@@ -248,14 +248,39 @@ static void store_of_snapshots(const struct daemon *d, const struct geometry *g,
 {
     for (uint32_t i = 0; i < d->options->n_swap; i++)
         s->bytes[i] = geometry_snapshot_swap(d->options);
-    for (uint32_t i = 0; i < g->layout.n_devices; i++)
-        s->pool[i] = slots_address(d, g, i);
     s->slots_most = g->n_tier;
     s->record_bytes = g->layout.snapshot_bytes;
+    s->first = pool_slots_offset(g->n_blocks, g->block_stride);
     s->body_bytes = state_body_room(g->layout.block_tokens);
     s->stride = g->slot_stride;
     s->pool_records = (uint64_t)g->n_slots + 1;
     fingerprint(&g->layout, STORE_SNAPSHOTS, s->fingerprint);
+}
+
+/* Where records are; a GPU's are reached by a copier. Buffers that hold one record are copied by
+ * the engine, whatever the GPU. */
+static bool find_records(struct daemon *d, struct swap_store_config *s, enum swap_store_kind store,
+                         char *why, size_t n_why)
+{
+    s->buffers = swap_buffers(s->record_bytes);
+    uint64_t engine_from = s->buffers.records > 1 ? COPIER_MEASURE : COPIER_ENGINE;
+    for (uint32_t i = 0; i < DEVICES_MAX && d->devices[i]; i++) {
+        struct device_words words = {.why = ""};
+        if (!device_is_cuda(d->devices[i])) {
+            s->pool[i] = (uint8_t *)device_address(d->devices[i]) + s->first;
+            continue;
+        }
+        s->copier[i] = d->copiers[store][i] =
+            device_copier(d->devices[i], s->buffers.bytes, s->buffers.n, engine_from, &words);
+        if (!s->copier[i]) {
+            snprintf(why, n_why, "--swap: %s", words.why);
+            return false;
+        }
+        if (words.note[0])
+            log_info("device %u: %s: %s", i, store == STORE_BLOCKS ? "blocks" : "snapshots",
+                     words.note);
+    }
+    return true;
 }
 
 static bool make_disk(struct daemon *d, const struct geometry *g, char *why, size_t n_why)
@@ -272,6 +297,10 @@ static bool make_disk(struct daemon *d, const struct geometry *g, char *why, siz
     store_of_blocks(d, g, &config.store[STORE_BLOCKS]);
     if (g->n_tier)
         store_of_snapshots(d, g, &config.store[STORE_SNAPSHOTS]);
+    for (int k = 0; k < SWAP_STORES; k++)
+        if (config.store[k].record_bytes &&
+            !find_records(d, &config.store[k], (enum swap_store_kind)k, why, n_why))
+            return false;
     d->disk = disk_start(d, &config, why, n_why);
     d->on_disk.ready = disk_ready;
     return d->disk && watch_add(d, disk_fd(d->disk), &d->on_disk) == 0;
@@ -285,6 +314,11 @@ void daemon_uncarve(struct daemon *d)
     d->snapshots = NULL;
     disk_stop(d->disk);
     d->disk = NULL;
+    for (int k = 0; k < SWAP_STORES; k++)
+        for (uint32_t i = 0; i < DEVICES_MAX; i++) {
+            copier_free(d->copiers[k][i]);
+            d->copiers[k][i] = NULL;
+        }
     for (uint32_t i = 0; i < DEVICES_MAX; i++) {
         (d->importers_left ? device_leave : device_free)(d->devices[i]);
         d->devices[i] = NULL;

@@ -38,8 +38,9 @@ struct daemon {
     struct pool pool;
     struct index *index;
     struct spaces *spaces;
-    struct disk *disk; /* NULL: no disk tier */
-    struct snapshots *snapshots; /* NULL: a pool without slots */
+    struct copier *copiers[SWAP_STORES][DEVICES_MAX]; /* the disk's, of GPUs */
+    struct disk *disk;                                /* NULL: no disk tier */
+    struct snapshots *snapshots;                      /* NULL: a pool without slots */
     struct leases leases;
 
     struct counters counters; /* what dispatch counts; levels are filled in by daemon_publish */
@@ -47,11 +48,11 @@ struct daemon {
 
     struct list sessions, groups;
     struct list ghosts, confined; /* quarantine.h: sessions that were, groups with pages */
-    struct list visitors; /* connections that are not workers: not yet, or tools */
+    struct list visitors;         /* connections that are not workers: not yet, or tools */
     uint32_t n_sessions, n_ghosts, n_visitors;
     uint64_t next_session;
-    uint64_t charged; /* index_work() when it was last charged */
-    uint64_t work; /* in tokens, since the descriptors were last looked at */
+    uint64_t charged;      /* index_work() when it was last charged */
+    uint64_t work;         /* in tokens, since the descriptors were last looked at */
     uint32_t n_flushing;   /* condemned roots that are being emptied, a slice a turn */
     struct place *orphans; /* those of them whose worker has gone */
     uint32_t n_orphans;

@@ -202,9 +202,6 @@ static int check_pool(struct reading *r)
                        : "--snapshot-bytes: give --snapshots N as well, how many slots");
     if ((o->snapshots == 0) != (o->layout.snapshot_bytes == 0))
         return bad("--snapshots and --snapshot-bytes must both be 0 or both be more");
-    if (o->n_gpus && o->n_swap)
-        return bad("--swap: the disk tier needs a pool in the host's memory; leave it away, or use "
-                   "--device host");
     if (o->gpus_listed && row_given(r, "devices") && o->layout.n_devices != o->n_gpus)
         return bad("--devices: --device lists another number of GPUs; one shard is on each");
     if (o->gpus_listed)

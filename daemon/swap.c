@@ -70,6 +70,7 @@ static bool stores_init(struct swap *sw)
             sizeof(struct slot_header) + s->config->body_bytes, sizeof(struct slot_header));
         s->piece_pitch = swap_round_up(s->config->record_bytes, SWAP_ALIGN);
         s->slot_bytes = s->piece_pitch * sw->config.n_pieces;
+        s->step = s->config->copier[0] ? s->piece_pitch : s->config->stride;
         if (s->config->record_bytes && s->config->body_bytes < sizeof(struct body_prefix))
             return false;
     }
@@ -85,7 +86,7 @@ static bool tables_init(struct swap *sw)
         s->retired = calloc(s->n_slots / 64 + 1ull, sizeof *s->retired);
         s->unretired = calloc(s->n_slots / 64 + 1ull, sizeof *s->unretired);
         sw->slots[k] = slots_new(s);
-        whole &= s->fact && s->retired && s->unretired && sw->slots[k];
+        whole &= s->fact && s->retired && s->unretired && sw->slots[k] && staging_init(sw, s);
     }
     list_init(&sw->spare);
     sw->scanning = true;
@@ -107,6 +108,7 @@ static void swap_free_all(struct swap *sw)
         free(list_entry(at, struct job, issue));
     for (int k = 0; k < SWAP_STORES; k++) {
         store_slots_free(sw->slots[k]);
+        staging_deinit(sw, &sw->store[k]);
         free(sw->store[k].fact);
         free(sw->store[k].retired);
         free(sw->store[k].unretired);

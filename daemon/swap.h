@@ -6,6 +6,7 @@
  *   swap_slots.c      which slots are free                                  (index thread)
  *   swap_thread.c     the loop, and what becomes of an order                (swap thread)
  *   swap_transfer.c   operations: depth, coalescing, short transfers        (swap thread)
+ *   swap_stage.c      pools that the CPU does not reach              (swap thread)
  *   swap_grow.c       in the background: growth, probes, what is owed       (swap thread)
  *   swap_scan.c       a restart's reading of all headers                    (swap thread)
  *   swap_file.c       open, lock, superblocks, headers; swap_flush.c flush records
@@ -26,6 +27,7 @@
 #define DAEMON_SWAP_H
 
 #include "daemon/swap_format.h"
+#include "kernels/copier.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,6 +37,13 @@ struct swap;
 
 enum { SWAP_STORES = 2, SWAP_PATHS = 16, SWAP_BATCH = 64, SWAP_DEPTH_MAX = 256 };
 enum swap_store_kind { STORE_BLOCKS, STORE_SNAPSHOTS };
+
+/* What the copiers of a store need: n buffers of so many bytes, for so many records each. */
+struct swap_buffers {
+    uint64_t bytes;
+    unsigned n, records;
+};
+struct swap_buffers swap_buffers(uint64_t record_bytes);
 
 struct swap_store_config {
     uint64_t bytes[SWAP_PATHS]; /* budget of each path, its file's length at most; 0: none there */
@@ -47,6 +56,12 @@ struct swap_store_config {
                           otherwise they go through the page cache, with one line */
     uint64_t stride;
     uint64_t pool_records; /* how many of them: what may be registered */
+    /* Of each device, where the CPU does not reach its memory: pool[] does not count then. Record i
+     * is at first + i * stride of the copier's pool. Its buffers are as swap_buffers says, and
+     * nobody else's from swap_start to swap_stop. */
+    struct copier *copier[16];
+    uint64_t first;
+    struct swap_buffers buffers;
 };
 
 struct swap_config {
@@ -105,10 +120,11 @@ enum swap_kind {
 enum swap_status {
     SWAP_GOOD = 0,
     SWAP_CORRUPT = 1, /* or not what it should be: proven gone                              */
-    SWAP_FAILED = 2,  /* an I/O error; READ: or not tried                                   */
+    SWAP_FAILED = 2,  /* an I/O error; READ: or not tried, or not brought to the pool       */
     SWAP_FULL = 3,    /* WRITE: the file system is full. What the slot holds is not known,
                          but the slot is as good as any                                     */
-    SWAP_REFUSED = 4, /* WRITE: given up, the device is sick. The same is true of the slot  */
+    SWAP_REFUSED = 4, /* WRITE: given up, the device is sick, or the pool could not be read.
+                         The same is true of the slot                                       */
 };
 
 struct swap_record {

@@ -37,9 +37,9 @@ struct engine_ops {
     /* Results that are there. If there is none: wait for one, for wake_fd (which is read), or until
      * the time is over. */
     unsigned (*reap)(struct engine *e, struct engine_result *results, unsigned n,
-                     unsigned timeout_ms);
-    /* Pin some more of the pool, so that transfers of it cost less. False: there is no more to do.
-     */
+                     unsigned timeout_us);
+    /* Pin some more of the memory, so that transfers of it cost less. False: there is no more to
+     * do. */
     bool (*pin)(struct engine *e);
     /* Nothing may be in flight. */
     void (*free)(struct engine *e);
@@ -49,9 +49,9 @@ struct engine_setup {
     const int *fds;
     unsigned n_fds;
     unsigned depth;
-    int wake_fd;              /* an eventfd, blocking */
-    const struct iovec *pool; /* what transfers of the pool lie in */
-    unsigned n_pool;
+    int wake_fd;                /* an eventfd, blocking */
+    const struct iovec *memory; /* what payload lies in: the pool, or the buffers of its copiers */
+    unsigned n_memory;
 };
 
 /* NULL: it cannot be had, and -errno in *error. */

@@ -244,14 +244,14 @@ static bool open_locked(const struct swap *sw, struct swap_file *f, char *why, s
     return true;
 }
 
-/* Transfers go from and to the pool itself: what the device wants, the pool must have. */
-static bool pool_aligned(const struct swap *sw, const struct swap_store *s, uint64_t memory,
-                         uint64_t transfer)
+/* Transfers go from and to that memory itself: what the device wants, it must have. */
+static bool memory_aligned(const struct swap *sw, const struct swap_store *s, uint64_t memory,
+                           uint64_t transfer)
 {
-    bool fits = s->config->stride % memory == 0 &&
-                swap_round_up(s->config->record_bytes, transfer) <= s->config->stride;
+    bool fits =
+        s->step % memory == 0 && swap_round_up(s->config->record_bytes, transfer) <= s->step;
     for (uint32_t d = 0; d < sw->config.n_pieces; d++)
-        fits &= (uintptr_t)s->config->pool[d] % memory == 0;
+        fits &= (uintptr_t)payload_memory(s, d).iov_base % memory == 0;
     return fits;
 }
 
@@ -281,7 +281,7 @@ static void open_direct(const struct swap *sw, struct swap_file *f)
     }
     if (!memory || !transfer || transfer > SWAP_ALIGN)
         file_direct_off(f, EINVAL);
-    else if (!pool_aligned(sw, &sw->store[f->store], memory, transfer))
+    else if (!memory_aligned(sw, &sw->store[f->store], memory, transfer))
         file_direct_off(f, 0);
     else
         f->align = (uint32_t)transfer;

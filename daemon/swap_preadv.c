@@ -117,19 +117,20 @@ static void work_alone(struct threads *t)
 }
 
 static unsigned threads_reap(struct engine *e, struct engine_result *results, unsigned n,
-                             unsigned timeout_ms)
+                             unsigned timeout_us)
 {
     struct threads *t = threads_of(e);
     pthread_mutex_lock(&t->lock);
     work_alone(t);
     unsigned got = collect(t, results, n);
-    t->sleeping = !got && timeout_ms;
+    t->sleeping = !got && timeout_us;
     pthread_mutex_unlock(&t->lock);
-    if (got || !timeout_ms)
+    if (got || !timeout_us)
         return got;
     struct pollfd p = {.fd = t->wake_fd, .events = POLLIN};
+    const struct timespec limit = {timeout_us / 1000000, timeout_us % 1000000 * 1000l};
     uint64_t count;
-    if (poll(&p, 1, (int)timeout_ms) == 1 && read(t->wake_fd, &count, sizeof count) < 0)
+    if (ppoll(&p, 1, &limit, NULL) == 1 && read(t->wake_fd, &count, sizeof count) < 0)
         usleep(1000);
     pthread_mutex_lock(&t->lock);
     t->sleeping = false;

@@ -84,6 +84,8 @@ struct swap_store {
     uint32_t header_bytes; /* of a slot, the body included */
     uint64_t piece_pitch;  /* from piece to piece in a slot */
     uint64_t slot_bytes;
+    uint64_t step;           /* from record to record in memory */
+    struct staging *staging; /* NULL: that memory is the pool. Else buffers: swap_stage.c */
     struct swap_file *file;
     unsigned n_files;
     uint32_t n_slots;
@@ -98,11 +100,13 @@ struct job {
     struct swap_order order;         /* must be first */
     struct list alive;               /* WRITE: from its beginning to its answer */
     struct list issue, header, hash; /* while there is work of that kind */
+    struct list stage;               /* while some records wait for a buffer */
     uint8_t *staging; /* SWAP_BATCH headers with their bodies, as they stand on disk */
     uint32_t room;    /* bytes of staging */
     uint32_t n_over;
     /* A bit a record. */
     uint64_t open;     /* WRITE: its payload or its checksum is not through */
+    uint64_t unstaged; /* waits for a buffer */
     uint64_t todo;     /* payload not issued to its end */
     uint64_t alone;    /* failed as one of several in an operation: goes by itself */
     uint64_t unhashed; /* checksum to be computed */
@@ -113,11 +117,22 @@ struct job {
     uint32_t piece;
     uint64_t at; /* of it: next to be issued */
     struct {
-        uint32_t left; /* operations */
-        int error;     /* errno */
+        uint32_t left;  /* operations */
+        int error;      /* errno */
+        uint16_t stage; /* number + 1; 0: in none */
+        uint16_t place; /* in its buffers */
         uint64_t digest[2];
     } state[SWAP_BATCH];
 };
+
+static inline void job_in_no_list(struct job *j)
+{
+    list_init(&j->alive);
+    list_init(&j->issue);
+    list_init(&j->header);
+    list_init(&j->hash);
+    list_init(&j->stage);
+}
 
 enum op_kind { OP_PAYLOAD, OP_HEADER, OP_GROW, OP_PROBE, OP_HEADERS, OP_BODIES };
 
@@ -157,6 +172,27 @@ struct swap_note {
 static_assert(sizeof(struct swap_note) == RING_RECORD, "a record");
 
 struct scan;
+
+/* ---- pools that the CPU does not reach: swap_stage.c (swap thread) ---- */
+
+enum stage_state { STAGE_FREE, STAGE_FILLING, STAGE_OPEN, STAGE_DRAINING };
+
+struct stage { /* the buffer of its number, of each device's copier */
+    enum stage_state state;
+    bool write, failed;
+    uint32_t moving; /* a bit a device whose copier is at it */
+    struct job *job;
+    uint64_t records;  /* of the job, in it */
+    uint64_t verified; /* READ: of these, checksum right */
+    uint64_t began_ns;
+};
+
+struct staging {
+    unsigned n, n_reading, n_writing;
+    bool turn_of_writes; /* where there is one for both */
+    struct list reads, writes; /* jobs with records that wait */
+    struct stage stage[COPIER_BUFFERS];
+};
 
 struct swap {
     struct swap_config config; /* a copy; paths are this struct's own */
@@ -198,6 +234,9 @@ struct swap {
         uint64_t at;
         XXH3_state_t *state;
     } hash;
+    unsigned n_staged;           /* stages that are not free */
+    bool stage_news;             /* one has become free, or can be copied from */
+    uint64_t stage_said_ns;      /* when a failure of a copier's was last logged */
     struct scan *scan;           /* NULL: over */
     uint64_t highest_generation; /* seen in headers, flushes and orders */
     bool generation_jump;        /* swap_start, scan: there may be headers that nobody sees */
@@ -250,6 +289,16 @@ static inline struct swap_file *file_of(const struct swap_store *s, uint32_t slo
         if (slot - s->file[i].first_slot < s->file[i].n_slots)
             return &s->file[i];
     return NULL;
+}
+
+/* Where payload is, or goes to: in the pool, or in a buffer. */
+static inline uint8_t *payload_at(const struct swap_store *s, const struct job *j, unsigned r,
+                                  uint32_t piece)
+{
+    if (s->staging)
+        return copier_buffer(s->config->copier[piece], j->state[r].stage - 1u) +
+               j->state[r].place * s->step;
+    return s->config->pool[piece] + j->order.record[r].record * s->step;
 }
 
 /* ---- swap_file.c ---- */
@@ -310,6 +359,8 @@ void *swap_main(void *arg);
 void job_answer(struct swap *sw, struct job *j);
 void record_over(struct swap *sw, struct job *j, unsigned r, enum swap_status status);
 void payload_over(struct swap *sw, struct job *j, unsigned r);
+/* Not tried any more. */
+void payload_give_up(struct swap *sw, struct job *j, uint64_t records);
 void header_over(struct swap *sw, struct job *j, unsigned r, int error);
 /* 0 or -errno: the old header may still be there. */
 int slot_retire(struct swap *sw, struct swap_file *f, uint32_t slot);
@@ -324,6 +375,26 @@ void op_completed(struct swap *sw, const struct engine_result *r);
 void ops_look_for_stuck(struct swap *sw);
 /* Payload and headers, as far as depth allows. */
 void transfers_issue(struct swap *sw);
+
+/* ---- swap_stage.c ---- */
+
+/* False: no memory. Without copiers there is nothing to do. */
+bool staging_init(struct swap *sw, struct swap_store *s);
+void staging_deinit(struct swap *sw, struct swap_store *s);
+/* What the engine moves, of a device. */
+struct iovec payload_memory(const struct swap_store *s, uint32_t device);
+/* Records of a job that is about to begin. */
+void stage_want(struct swap *sw, struct job *j, uint64_t records);
+/* READ: its checksum is right. */
+void stage_verified(struct swap *sw, struct job *j, unsigned r);
+/* Its buffer is not needed any more; if it has one. */
+void stage_left(struct swap *sw, struct job *j, unsigned r);
+/* Copies that are over, and others that can begin. */
+void stages_step(struct swap *sw);
+/* How long it may be slept, `most` at most, before a copy is to be looked at. */
+unsigned stages_nap_us(const struct swap *sw, unsigned most);
+/* What waits for a buffer will not have one. */
+void stages_give_up(struct swap *sw);
 
 /* ---- swap_grow.c ---- */
 

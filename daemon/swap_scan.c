@@ -294,10 +294,7 @@ static struct job *spare_job(struct swap *sw)
     if (!j)
         return NULL;
     c->n_jobs++;
-    list_init(&j->alive);
-    list_init(&j->issue);
-    list_init(&j->header);
-    list_init(&j->hash);
+    job_in_no_list(j);
     return j;
 }
 

@@ -25,8 +25,8 @@
 enum {
     HASH_STEP = 256 << 10, /* then the device is looked after: 25 us or so */
     RESULTS = 64,
-    NAP_MS = 60 * 1000, /* with nothing to look after */
-    LOOK_MS = 500,      /* with something */
+    NAP_US = 60 * 1000 * 1000, /* with nothing to look after */
+    LOOK_US = 500 * 1000,      /* with something */
     DRAIN_SECONDS = 30,
 };
 
@@ -38,6 +38,7 @@ void job_answer(struct swap *sw, struct job *j)
     list_remove(&j->issue);
     list_remove(&j->header);
     list_remove(&j->hash);
+    list_remove(&j->stage);
     if (sw->hash.job == j)
         sw->hash.job = NULL;
     swap_channel_post(&sw->answers, j, NOTE_ORDER);
@@ -48,6 +49,8 @@ void job_answer(struct swap *sw, struct job *j)
  * and the order is not answered before the last of them is written anyway. */
 static void payload_through(struct swap *sw, struct job *j, unsigned r)
 {
+    if (sw->store[j->order.store].staging)
+        stage_left(sw, j, r);
     j->open &= ~(1ull << r);
     if (!j->open && j->ready && list_empty(&j->header))
         list_append(&sw->headers, &j->header);
@@ -167,9 +170,13 @@ static void hash_done(struct swap *sw, struct job *j, unsigned r)
     sw->hash.job = NULL;
     j->unhashed &= ~(1ull << r);
     if (j->order.kind == SWAP_READ) {
-        const struct slot_fact *fact = &sw->store[j->order.store].fact[record->slot];
+        const struct swap_store *s = &sw->store[j->order.store];
+        const struct slot_fact *fact = &s->fact[record->slot];
         bool same = fact->payload[0] == digest.low64 && fact->payload[1] == digest.high64;
-        record_over(sw, j, r, same ? SWAP_GOOD : SWAP_CORRUPT);
+        if (same && s->staging)
+            stage_verified(sw, j, r);
+        else
+            record_over(sw, j, r, same ? SWAP_GOOD : SWAP_CORRUPT);
         return;
     }
     j->state[r].digest[0] = digest.low64;
@@ -182,15 +189,14 @@ static void hash_done(struct swap *sw, struct job *j, unsigned r)
 static uint64_t hash_part(struct swap *sw, uint64_t most)
 {
     struct job *j = sw->hash.job;
-    const struct swap_store_config *c = sw->store[j->order.store].config;
-    const uint8_t *piece =
-        c->pool[sw->hash.piece] + j->order.record[sw->hash.record].record * c->stride;
-    uint64_t n = c->record_bytes - sw->hash.at;
+    const struct swap_store *s = &sw->store[j->order.store];
+    const uint8_t *piece = payload_at(s, j, sw->hash.record, sw->hash.piece);
+    uint64_t n = s->config->record_bytes - sw->hash.at;
     if (n > most)
         n = most;
     XXH3_128bits_update(sw->hash.state, piece + sw->hash.at, n);
     sw->hash.at += n;
-    if (sw->hash.at < c->record_bytes)
+    if (sw->hash.at < s->config->record_bytes)
         return n;
     sw->hash.at = 0;
     if (++sw->hash.piece == sw->config.n_pieces)
@@ -306,11 +312,13 @@ static void transfer_begin(struct swap *sw, struct job *j)
         else
             todo |= 1ull << i;
     }
-    j->todo = todo;
     j->open = read ? 0 : todo;
     if (!read)
         list_append(&sw->alive, &j->alive);
-    if (todo)
+    j->todo = s->staging ? 0 : todo;
+    if (s->staging)
+        stage_want(sw, j, todo);
+    else if (todo)
         list_append(read ? &sw->reads : &sw->writes, &j->issue);
     for (uint32_t i = 0; i < n; i++)
         if (!(todo >> i & 1))
@@ -319,10 +327,7 @@ static void transfer_begin(struct swap *sw, struct job *j)
 
 static void order_begin(struct swap *sw, struct job *j)
 {
-    list_init(&j->alive);
-    list_init(&j->issue);
-    list_init(&j->header);
-    list_init(&j->hash);
+    job_in_no_list(j);
     j->current = -1;
     j->order.status = SWAP_GOOD;
     switch (j->order.kind) {
@@ -371,21 +376,19 @@ static void orders_take(struct swap *sw)
 static void engine_choose(struct swap *sw)
 {
     int fds[2 * SWAP_STORES * SWAP_PATHS];
-    struct iovec pool[SWAP_STORES * 16];
+    struct iovec memory[SWAP_STORES * 16];
     struct engine_setup setup = {.fds = fds,
                                  .n_fds = 2 * sw->n_files,
                                  .depth = sw->n_ops,
                                  .wake_fd = sw->orders.fd,
-                                 .pool = pool};
+                                 .memory = memory};
     for (unsigned i = 0; i < sw->n_files; i++) {
         fds[2 * i] = sw->file[i].fd;
         fds[2 * i + 1] = sw->file[i].direct_fd >= 0 ? sw->file[i].direct_fd : sw->file[i].fd;
     }
     for (int k = 0; k < SWAP_STORES; k++)
         for (uint32_t d = 0; sw->store[k].n_files && d < sw->config.n_pieces; d++)
-            pool[setup.n_pool++] =
-                (struct iovec){sw->store[k].config->pool[d],
-                               sw->store[k].config->stride * sw->store[k].config->pool_records};
+            memory[setup.n_memory++] = payload_memory(&sw->store[k], d);
     int error = 0;
     if (sw->config.uring)
         sw->engine = engine_uring_new(&setup, &error);
@@ -402,7 +405,7 @@ static void engine_choose(struct swap *sw)
 
 static bool idle(const struct swap *sw)
 {
-    return sw->n_free_op == sw->n_ops && list_empty(&sw->headers);
+    return sw->n_free_op == sw->n_ops && list_empty(&sw->headers) && !sw->n_staged;
 }
 
 static bool wants_look(const struct swap *sw)
@@ -415,10 +418,10 @@ static bool wants_look(const struct swap *sw)
     return wants;
 }
 
-static void reap(struct swap *sw, unsigned timeout_ms)
+static void reap(struct swap *sw, unsigned timeout_us)
 {
     struct engine_result results[RESULTS];
-    unsigned n = sw->engine->ops->reap(sw->engine, results, RESULTS, timeout_ms);
+    unsigned n = sw->engine->ops->reap(sw->engine, results, RESULTS, timeout_us);
     sw->now_ns = swap_now_ns();
     for (unsigned i = 0; i < n; i++)
         op_completed(sw, &results[i]);
@@ -430,11 +433,12 @@ static void turn(struct swap *sw)
     shm_store(&sw->turns, sw->turns + 1);
     orders_take(sw);
     bool busy = scan_step(sw);
+    stages_step(sw);
     transfers_issue(sw);
     background_step(sw);
     ops_look_for_stuck(sw);
     shm_store(&sw->facts.in_flight, sw->n_payload);
-    if (hash_begin(sw) || busy || sw->engine->ops->pin(sw->engine)) {
+    if (hash_begin(sw) || busy || sw->stage_news || sw->engine->ops->pin(sw->engine)) {
         reap(sw, 0);
         hash_step(sw);
         return;
@@ -444,30 +448,37 @@ static void turn(struct swap *sw)
     if (ring_peek(&sw->orders.r, &note) == RING_OK || shm_load_acquire(&sw->stopping))
         reap(sw, 0);
     else
-        reap(sw, wants_look(sw) ? LOOK_MS : NAP_MS);
+        reap(sw, stages_nap_us(sw, wants_look(sw) ? LOOK_US : NAP_US));
     doze_end(&sw->orders.doze);
+}
+
+void payload_give_up(struct swap *sw, struct job *j, uint64_t records)
+{
+    for (; records; records &= records - 1) {
+        unsigned r = (unsigned)__builtin_ctzll(records);
+        j->state[r].error = ESHUTDOWN;
+        payload_over(sw, j, r); /* now, or when its operations are */
+    }
 }
 
 /* What has begun is brought to its end, what has not is given up. */
 static void drain(struct swap *sw)
 {
     struct list *queues[] = {&sw->reads, &sw->writes};
+    stages_give_up(sw);
     for (int q = 0; q < 2; q++)
         list_each (at, after, queues[q]) {
             struct job *j = list_entry(at, struct job, issue);
             list_remove(at);
             uint64_t todo = j->todo;
             j->todo = 0;
-            for (; todo; todo &= todo - 1) {
-                unsigned r = (unsigned)__builtin_ctzll(todo);
-                j->state[r].error = ESHUTDOWN;
-                payload_over(sw, j, r); /* now, or when its operations are */
-            }
+            payload_give_up(sw, j, todo);
         }
     uint64_t until = swap_now_ns() + DRAIN_SECONDS * SECOND_NS;
     while (!idle(sw) || hash_begin(sw)) {
+        stages_step(sw);
         transfers_issue(sw);
-        reap(sw, hash_begin(sw) ? 0 : LOOK_MS);
+        reap(sw, hash_begin(sw) || sw->stage_news ? 0 : stages_nap_us(sw, LOOK_US));
         hash_step(sw);
         if (sw->now_ns > until) {
             log_warning("--swap: operations do not come back; they are left behind");

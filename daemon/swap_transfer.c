@@ -230,13 +230,14 @@ static uint32_t neighbours(const struct swap *sw, const struct job *j, unsigned 
     const struct swap_record *first = &j->order.record[r];
     const struct swap_file *f = file_of(s, first->slot);
     uint64_t pitch = s->piece_pitch;
-    if (sw->config.n_pieces != 1 || s->config->stride != pitch || s->config->record_bytes != pitch)
+    if (sw->config.n_pieces != 1 || s->step != pitch || s->config->record_bytes != pitch)
         return 1;
     uint32_t room = f->super.extent_slots - (first->slot - f->first_slot) % f->super.extent_slots;
     uint32_t n = 1;
     while (r + n < j->order.n && n < room && (n + 1) * pitch <= SWAP_SPLIT &&
            j->todo >> (r + n) & 1 && !(j->alone >> (r + n) & 1) &&
-           first[n].slot == first->slot + n && first[n].record == first->record + n &&
+           first[n].slot == first->slot + n &&
+           payload_at(s, j, r + n, 0) == payload_at(s, j, r, 0) + n * pitch &&
            file_of(s, first[n].slot) == f)
         n++;
     return n;
@@ -326,7 +327,7 @@ static void issue_payload(struct swap *sw, struct job *j)
     op->direct = f->direct;
     op->offset =
         slot_offset(s, f, record->slot - f->first_slot) + j->piece * s->piece_pitch + j->at;
-    op->base = s->config->pool[j->piece] + record->record * s->config->stride + j->at;
+    op->base = payload_at(s, j, r, j->piece) + j->at;
     bool begun = j->piece || j->at || j->alone >> r & 1;
     uint32_t n = begun ? 1 : neighbours(sw, j, r);
     if (n > 1)

@@ -21,7 +21,7 @@
 
 enum { ENTRIES_MIN = 8, REGISTERED_MAX = 16384, RANGES_MAX = 32 };
 
-struct range { /* of the pool */
+struct range { /* of that memory */
     uint8_t *base;
     uint64_t bytes;
     unsigned first; /* number of its first chunk */
@@ -44,7 +44,7 @@ static struct uring *uring_of(struct engine *e)
     return (struct uring *)(void *)e;
 }
 
-/* ---- the pool, pinned ---- */
+/* ---- the pool, or what stands for it, pinned ---- */
 
 /* The chunk that holds all of it, or -1. */
 static int chunk_of(const struct uring *u, const uint8_t *base, uint32_t length)
@@ -88,10 +88,10 @@ static void plan_chunks(struct uring *u, const struct engine_setup *setup)
 {
     uint64_t bytes = 0;
     unsigned n = 0;
-    for (unsigned i = 0; i < setup->n_pool && i < RANGES_MAX; i++) {
-        u->range[i] = (struct range){setup->pool[i].iov_base, setup->pool[i].iov_len, n};
-        bytes += setup->pool[i].iov_len;
-        n += (unsigned)((setup->pool[i].iov_len + CHUNK_BYTES - 1) / CHUNK_BYTES);
+    for (unsigned i = 0; i < setup->n_memory && i < RANGES_MAX; i++) {
+        u->range[i] = (struct range){setup->memory[i].iov_base, setup->memory[i].iov_len, n};
+        bytes += setup->memory[i].iov_len;
+        n += (unsigned)((setup->memory[i].iov_len + CHUNK_BYTES - 1) / CHUNK_BYTES);
         u->n_ranges++;
     }
     if (!n)
@@ -189,15 +189,15 @@ static unsigned collect(struct uring *u, struct engine_result *results, unsigned
 
 /* The kernel may be short of memory, or refuse for a moment: what was queued stays queued. */
 static unsigned uring_reap(struct engine *e, struct engine_result *results, unsigned n,
-                           unsigned timeout_ms)
+                           unsigned timeout_us)
 {
     struct uring *u = uring_of(e);
-    struct __kernel_timespec limit = {.tv_sec = timeout_ms / 1000,
-                                      .tv_nsec = timeout_ms % 1000 * 1000000ll};
+    struct __kernel_timespec limit = {.tv_sec = timeout_us / 1000000,
+                                      .tv_nsec = timeout_us % 1000000 * 1000ll};
     struct io_uring_cqe *cqe;
     if (!u->wake_armed)
         arm_wake(u);
-    int rc = timeout_ms ? io_uring_submit_and_wait_timeout(&u->ring, &cqe, 1, &limit, NULL)
+    int rc = timeout_us ? io_uring_submit_and_wait_timeout(&u->ring, &cqe, 1, &limit, NULL)
                         : io_uring_submit_and_get_events(&u->ring);
     unsigned got = collect(u, results, n);
     if (rc < 0 && rc != -ETIME && rc != -EINTR && !got)

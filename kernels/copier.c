@@ -93,10 +93,11 @@ static int host_poll(struct copier *c, unsigned buffer)
     return 1;
 }
 
-static void host_free(struct copier *c)
+static bool host_free(struct copier *c)
 {
     for (unsigned i = 0; i < c->config.n_buffers; i++)
         host_end(c, i);
+    return true;
 }
 
 const struct copier_ops copier_host_ops = {host_begin, host_poll, host_free};
@@ -286,8 +287,8 @@ void copier_free(struct copier *c)
 {
     if (!c)
         return;
-    c->ops->free(c);
-    if (c->buffers)
+    bool over = c->ops->free(c);
+    if (c->buffers && over)
         munmap(c->buffers, copier_room(c));
     free(c);
 }

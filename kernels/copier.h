@@ -38,6 +38,7 @@ enum copier_way { COPIER_OUT, COPIER_IN };
 
 #define COPIER_MEASURE 0          /* when it starts; takes a fraction of a second */
 #define COPIER_NEVER   UINT64_MAX /* the kernel does all */
+#define COPIER_ENGINE  1          /* the copy engine does all: no kernel, nor room for stages */
 
 struct copier_config {
     uint64_t pool; /* its address: the device's, or a host pool's */

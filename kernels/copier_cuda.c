@@ -271,10 +271,13 @@ static int start(struct copier_cuda *c, char *note, size_t n_note)
     if (rc)
         return rc;
     pin(c, note, n_note);
-    load_kernel(c, note, n_note);
+    c->engine_from = c->copier.config.engine_from;
+    if (c->engine_from != COPIER_ENGINE)
+        load_kernel(c, note, n_note);
     if (!c->cu->cuMemcpyBatchAsync)
         note_add(note, n_note, "the driver has no batch copy (CUDA 13 brought it)");
-    c->engine_from = c->copier.config.engine_from;
+    if (c->engine_from == COPIER_ENGINE)
+        return rc;
     if (!c->kernel)
         note_add(note, n_note, "the copy engine moves all pages, small ones slowly");
     else if (c->engine_from == COPIER_MEASURE)
@@ -294,15 +297,19 @@ int copier_cuda_start(struct copier_cuda *c, char *note, size_t n_note)
     return rc;
 }
 
-/* Whatever the driver says, the rest is tried. */
-static void cuda_free(struct copier *copier)
+/* Whatever the driver says, the rest is tried. If it does not say that copies are over, because the
+ * GPU is lost, nobody knows: the buffers stay. */
+static bool cuda_free(struct copier *copier)
 {
     struct copier_cuda *c = (struct copier_cuda *)copier;
-    if (!c->entered || enter(c))
-        return;
+    bool over = true;
+    if (!c->entered)
+        return true;
+    if (enter(c))
+        return false;
     for (unsigned i = 0; i < copier->config.n_buffers; i++) {
         if (c->stream[i]) {
-            c->cu->cuStreamSynchronize(c->stream[i]);
+            over &= c->cu->cuStreamSynchronize(c->stream[i]) == CUDA_OK;
             c->cu->cuStreamDestroy(c->stream[i]);
         }
         if (c->event[i])
@@ -315,6 +322,7 @@ static void cuda_free(struct copier *copier)
     if (c->pinned)
         c->cu->cuMemHostUnregister(copier->buffers);
     leave(c);
+    return over;
 }
 
 const struct copier_ops copier_cuda_ops = {cuda_begin, cuda_poll, cuda_free};

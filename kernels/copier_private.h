@@ -10,7 +10,8 @@ struct copier_ops {
     int (*begin)(struct copier *c, unsigned buffer, enum copier_way way,
                  const struct copier_part *parts, unsigned n);
     int (*poll)(struct copier *c, unsigned buffer);
-    void (*free)(struct copier *c);
+    /* False: something may still be under way. */
+    bool (*free)(struct copier *c);
 };
 
 enum copier_state { BUFFER_FREE, BUFFER_TAKEN, BUFFER_MOVING };

@@ -62,7 +62,7 @@ struct device *device_import(const struct wire_device *share, int fd, char *why,
  * (the host's needs none). The memory is mapped here when the first one is made. It goes before
  * the device. NULL and a sentence in why. */
 struct copier *device_copier(struct device *dev, uint64_t buffer_bytes, unsigned n_buffers,
-                             struct device_words *words);
+                             uint64_t engine_from, struct device_words *words);
 
 /* One contiguous range. Of a GPU: an address for its kernels and copies, not for the CPU; NULL in
  * the daemon, which has a copier. */

@@ -268,7 +268,7 @@ static int map_here(struct cuda_device *dev, struct device_words *words)
 }
 
 struct copier *device_copier(struct device *device, uint64_t buffer_bytes, unsigned n_buffers,
-                             struct device_words *words)
+                             uint64_t engine_from, struct device_words *words)
 {
     struct cuda_device *dev = (struct cuda_device *)device;
     if (!dev->at && map_here(dev, words))
@@ -281,7 +281,7 @@ struct copier *device_copier(struct device *device, uint64_t buffer_bytes, unsig
         .numa_node = -1,
         .cuda = &dev->cu,
         .context = dev->context,
-        .engine_from = 1, /* whole pieces of slots: large, and few at a time */
+        .engine_from = engine_from,
     };
     return copier_new(&config, words->why, sizeof words->why, words->note, sizeof words->note);
 }

@@ -144,7 +144,7 @@ void gpu_check_copies(struct gpu *g)
             one_way(&s, "kernel", COPIER_NEVER);
         else
             finding("this build has no kernels: install nvcc and build again");
-        one_way(&s, "copy engine", 1);
+        one_way(&s, "copy engine", COPIER_ENGINE);
     }
     if (s.stream)
         g->cu.cuStreamDestroy(s.stream);

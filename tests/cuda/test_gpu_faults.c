@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CALLS = 40, SOON_MS = 3000 * SLOW };
+enum { CALLS = 40, CALLS_SWAP = 1000, SOON_MS = 3000 * SLOW };
 
 /* ---- the daemon does not start ------------------------------------------------------------------
  */
@@ -94,6 +94,10 @@ static const struct refusal refusals[] = {
      "cuIpcGetMemHandle:1:801",
      ON("--device", "cuda", "--cuda-export", "ipc"),
      {"could not be exported as a handle", "the way it is shared (MIG, WSL)"}},
+    {"FAKE_CUDA_FAIL",
+     "cuStreamCreate:3:2",
+     ON("--device", "cuda", "--swap", "/tmp:64M"),
+     {"--swap: ", "CUDA_ERROR_OUT_OF_MEMORY"}},
     {NULL,
      NULL,
      ON("--device", "cuda:"),
@@ -171,13 +175,27 @@ END_TEST
  */
 START_TEST(the_device_disappears_from_the_daemon)
 {
-    char said[4096], fail[32], dir[64], socket[80];
+    char said[4096], fail[32], dir[64], socket[80], swap[80];
     temp_dir(dir);
     snprintf(socket, sizeof socket, "%s/s", dir);
-    const char *const words[] = {"3",    prefixd_path(),  "--socket",      socket, "--device",
-                                 "cuda", "--cuda-export", gpu_exports[_i], NULL};
+    snprintf(swap, sizeof swap, "%s:64M", dir);
+    bool swaps = _i >= EXPORTS; /* its copiers make many more calls: not each */
+    const char *const words[] = {"3",
+                                 prefixd_path(),
+                                 "--socket",
+                                 socket,
+                                 "--device",
+                                 "cuda",
+                                 "--cuda-export",
+                                 gpu_exports[_i % EXPORTS],
+                                 swaps ? "--swap" : NULL,
+                                 swap,
+                                 NULL};
     int code = 2, refused = -1;
-    for (int n = 1; code == 2 && n <= CALLS; n++, refused++) {
+    if (swaps) /* what a driver that is gone does not take back */
+        setenv("ASAN_OPTIONS", "detect_leaks=0:halt_on_error=1", 1);
+    int most = swaps ? CALLS_SWAP : CALLS, each = swaps ? 13 : 1;
+    for (int n = 1; code == 2 && n <= most; n += each, refused++) {
         snprintf(fail, sizeof fail, "*:%d+:999", n);
         setenv("FAKE_CUDA_FAIL", fail, 1);
         code = program_run("/usr/bin/timeout", words, said, sizeof said);
@@ -330,7 +348,7 @@ Suite *test_suite(void)
     tcase_set_timeout(t, 60 * SLOW);
     tcase_add_loop_test(t, the_daemon_says_what_is_wrong, 0, REFUSALS);
     tcase_add_test(t, memory_that_does_not_come);
-    tcase_add_loop_test(t, the_device_disappears_from_the_daemon, 0, EXPORTS);
+    tcase_add_loop_test(t, the_device_disappears_from_the_daemon, 0, 2 * EXPORTS);
     tcase_add_loop_test(t, the_worker_is_told_what_is_wrong, 0, IMPORT_REFUSALS);
     tcase_add_loop_test(t, any_call_of_an_import_may_fail, 0, EXPORTS);
     tcase_add_loop_test(t, the_device_disappears_from_a_worker, 0, EXPORTS);

@@ -203,8 +203,12 @@ static void next_life(struct world *w)
         sleep_us(dice(w, 5000));
     struct pfx_stats before = worker_stats(&w->e);
     life_count(w);
+    bool first = on_cuda() && !killed; /* it waits two seconds for those who map its GPUs */
+    if (first)
+        pfx_close(w->e.c);
     daemon_ends(w, killed);
-    pfx_close(w->e.c);
+    if (!first)
+        pfx_close(w->e.c);
     bool rotten = one_in(w, 4);
     if (rotten)
         rot(w);

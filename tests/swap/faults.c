@@ -24,9 +24,16 @@ int __wrap_io_uring_queue_init_params(unsigned n, struct io_uring *ring, struct 
 int __real_pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*fn)(void *), void *arg);
 int __wrap_pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*fn)(void *), void *arg);
 
+int __real_copier_begin(struct copier *c, unsigned buffer, enum copier_way way,
+                        const struct copier_part *parts, unsigned n);
+int __wrap_copier_begin(struct copier *c, unsigned buffer, enum copier_way way,
+                        const struct copier_part *parts, unsigned n);
+int __real_copier_poll(struct copier *c, unsigned buffer);
+int __wrap_copier_poll(struct copier *c, unsigned buffer);
+
 bool (*faults_is_header)(uint64_t offset);
 
-enum { PLANS = 8, HELD = 1024, SHORT_UNIT = 512 };
+enum { PLANS = 8, HELD = 1024, SHORT_UNIT = 512, MOVING = 256 };
 
 struct plan {
     enum fault fault;
@@ -48,6 +55,16 @@ static struct {
     int uring_error, threads_error;
     unsigned refused_flags;
     bool no_threads, making_engine;
+    struct {
+        unsigned skip, count;
+    } copy[2][2]; /* way; as it begins */
+    unsigned late;
+    struct copies copies;
+    struct moving {
+        const struct copier *copier;
+        unsigned buffer, asked;
+        bool fails;
+    } moving[MOVING];
 } faults = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- what is to go wrong ---- */
@@ -93,6 +110,8 @@ void faults_clear(void)
     faults.random = 0;
     faults.sync_count = 0;
     faults.done = 0;
+    memset(faults.copy, 0, sizeof faults.copy);
+    faults.copies = (struct copies){.under_way = faults.copies.under_way};
     faults.epoch++;
     pthread_mutex_unlock(&faults.lock);
 }
@@ -319,7 +338,7 @@ static bool due(const struct held *h)
 }
 
 static unsigned faulty_reap(struct engine *e, struct engine_result *results, unsigned n,
-                            unsigned timeout_ms)
+                            unsigned timeout_us)
 {
     struct faulty *f = faulty_of(e);
     unsigned got = 0, waiting = 0;
@@ -336,12 +355,12 @@ static unsigned faulty_reap(struct engine *e, struct engine_result *results, uns
     if (got == n)
         return got;
     if (got)
-        timeout_ms = 0;
-    else if (waiting && timeout_ms > 1)
-        timeout_ms = 1;
+        timeout_us = 0;
+    else if (waiting && timeout_us > 1000)
+        timeout_us = 1000;
     struct engine_result below[64];
     unsigned room = n - got < 64 ? n - got : 64;
-    unsigned m = f->below->ops->reap(f->below, below, room, timeout_ms);
+    unsigned m = f->below->ops->reap(f->below, below, room, timeout_us);
     for (unsigned i = 0; i < m; i++)
         if (pass(f, &below[i]))
             results[got++] = below[i];
@@ -429,4 +448,84 @@ ssize_t __wrap_pwritev2(int fd, const struct iovec *v, int n, off_t offset, int 
 ssize_t __wrap_pwritev64v2(int fd, const struct iovec *v, int n, off_t offset, int flags)
 {
     return sync_fault(flags) ? -1 : __real_pwritev64v2(fd, v, n, offset, flags);
+}
+
+/* ---- copies ---- */
+
+void faults_copy(enum copier_way way, bool begins, unsigned skip, unsigned count)
+{
+    pthread_mutex_lock(&faults.lock);
+    faults.copy[way][begins].skip = skip;
+    faults.copy[way][begins].count = count;
+    pthread_mutex_unlock(&faults.lock);
+}
+
+void faults_copies_late(unsigned times)
+{
+    pthread_mutex_lock(&faults.lock);
+    faults.late = times;
+    pthread_mutex_unlock(&faults.lock);
+}
+
+struct copies faults_copies(void)
+{
+    pthread_mutex_lock(&faults.lock);
+    struct copies copies = faults.copies;
+    pthread_mutex_unlock(&faults.lock);
+    return copies;
+}
+
+/* Under the lock. */
+static bool copy_fails(enum copier_way way, bool begins)
+{
+    if (faults.copy[way][begins].skip) {
+        faults.copy[way][begins].skip--;
+        return false;
+    }
+    if (!faults.copy[way][begins].count)
+        return false;
+    faults.copy[way][begins].count--;
+    faults.copies.failed++;
+    return true;
+}
+
+/* Under the lock. That of a copy; of none: a free place. */
+static struct moving *moving_of(const struct copier *c, unsigned buffer)
+{
+    for (int i = 0; i < MOVING; i++)
+        if (faults.moving[i].copier == c && (!c || faults.moving[i].buffer == buffer))
+            return &faults.moving[i];
+    abort();
+}
+
+int __wrap_copier_begin(struct copier *c, unsigned buffer, enum copier_way way,
+                        const struct copier_part *parts, unsigned n)
+{
+    pthread_mutex_lock(&faults.lock);
+    int rc = copy_fails(way, true) ? -EIO : __real_copier_begin(c, buffer, way, parts, n);
+    if (!rc) {
+        *moving_of(NULL, 0) = (struct moving){c, buffer, 0, copy_fails(way, false)};
+        faults.copies.begun++;
+        faults.copies.under_way++;
+        if (faults.copies.under_way > faults.copies.most)
+            faults.copies.most = faults.copies.under_way;
+    }
+    pthread_mutex_unlock(&faults.lock);
+    return rc;
+}
+
+int __wrap_copier_poll(struct copier *c, unsigned buffer)
+{
+    pthread_mutex_lock(&faults.lock);
+    struct moving *m = moving_of(c, buffer);
+    int rc = m->asked++ < faults.late ? 0 : __real_copier_poll(c, buffer);
+    faults.copies.asked += rc == 0;
+    if (rc && m->fails)
+        rc = -EIO;
+    if (rc) {
+        m->copier = NULL;
+        faults.copies.under_way--;
+    }
+    pthread_mutex_unlock(&faults.lock);
+    return rc;
 }

@@ -12,6 +12,8 @@
 #define TESTS_SWAP_FAULTS_H
 
 #include <stdbool.h>
+#include "kernels/copier.h"
+
 #include <stdint.h>
 
 enum fault {
@@ -46,14 +48,28 @@ void faults_random(unsigned faults, struct fault_where where, unsigned permille,
 /* Synchronized small writes (flushes, retirements, superblocks): the next `count` fail so. */
 void faults_sync(int error, unsigned count);
 unsigned faults_sync_calls(void); /* of these, how many there were at all, failed or not */
-void faults_clear(void);    /* what hangs comes back */
-unsigned faults_done(void); /* how many there were since faults_clear */
+void faults_clear(void);          /* what hangs comes back */
+unsigned faults_done(void);       /* how many there were since faults_clear */
 /* io_uring or threads cannot be had: -errno. 0: they can. */
 void faults_setup(int uring_error, int threads_error);
 /* The first n sets of flags for a ring that are tried are unknown here. */
 void faults_ring_flags(unsigned n);
 /* The engine of threads gets none. */
 void faults_no_threads(void);
+
+/* ---- copies ---- */
+
+/* Of those that go this way, `skip` are as ever and `count` fail: they do not begin, or they end
+ * so. */
+void faults_copy(enum copier_way way, bool begins, unsigned skip, unsigned count);
+/* Each is over only when it has been asked for so many times more; UINT_MAX: not at all. */
+void faults_copies_late(unsigned times);
+struct copies {
+    unsigned begun, failed;
+    unsigned asked; /* how often for one that was not over */
+    unsigned under_way, most;
+};
+struct copies faults_copies(void); /* since faults_clear */
 
 /* Payload or header? For fault_where: told by the rig, from the store's shape. */
 extern bool (*faults_is_header)(uint64_t offset);

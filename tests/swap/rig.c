@@ -23,6 +23,38 @@ static void make_dir(struct rig *r, unsigned path)
     r->config.path[path] = r->dir[path];
 }
 
+static void copiers_free(struct rig *r, enum swap_store_kind store)
+{
+    for (int d = 0; d < RIG_DEVICES; d++) {
+        copier_free(r->copier[store][d]);
+        r->copier[store][d] = NULL;
+    }
+}
+
+/* The first page of the copiers' pool is nobody's. */
+static void stage(struct rig *r, enum swap_store_kind store)
+{
+    struct swap_store_config *c = &r->config.store[store];
+    char why[256], note[256];
+    copiers_free(r, store);
+    c->buffers = swap_buffers(c->record_bytes);
+    c->first = 4096;
+    for (uint32_t d = 0; d < r->config.n_pieces; d++) {
+        const struct copier_config config = {
+            .pool = (uintptr_t)c->pool[d] - c->first,
+            .pool_bytes = c->first + r->pool_bytes[store],
+            .buffer_bytes = c->buffers.bytes,
+            .n_buffers = c->buffers.n,
+            .numa_node = -1,
+        };
+        r->copier[store][d] = copier_new(&config, why, sizeof why, note, sizeof note);
+        REQUIRE_MSG(r->copier[store][d] != NULL, "%s", why);
+        c->copier[d] = r->copier[store][d];
+        c->pool[d] = NULL;
+    }
+    faults_copies_late(2);
+}
+
 void rig_store(struct rig *r, enum swap_store_kind store, uint64_t record_bytes,
                uint64_t pool_records, uint64_t n_slots, uint32_t n_pieces)
 {
@@ -40,6 +72,8 @@ void rig_store(struct rig *r, enum swap_store_kind store, uint64_t record_bytes,
     REQUIRE(r->pool[store] != MAP_FAILED);
     for (uint32_t d = 0; d < n_pieces; d++)
         c->pool[d] = r->pool[store] + d * r->pool_bytes[store];
+    if (getenv("SWAP_STAGED"))
+        stage(r, store);
     rig_budget(r, store, n_slots);
 }
 
@@ -77,6 +111,8 @@ void rig_deinit(struct rig *r)
             unlink(rig_file(r, p, (enum swap_store_kind)k));
         rmdir(r->dir[p]);
     }
+    for (int k = 0; k < SWAP_STORES; k++)
+        copiers_free(r, (enum swap_store_kind)k);
     for (int k = 0; k < SWAP_STORES; k++)
         if (r->pool[k])
             munmap(r->pool[k], r->pool_bytes[k] * r->config.n_pieces);
@@ -203,7 +239,8 @@ static uint64_t *page_words(const struct rig *r, enum swap_store_kind store, uin
                             uint32_t device)
 {
     const struct swap_store_config *c = &r->config.store[store];
-    return (uint64_t *)(void *)(c->pool[device] + record * c->stride);
+    return (uint64_t *)(void *)(r->pool[store] + device * r->pool_bytes[store] +
+                                record * c->stride);
 }
 
 void page_fill(struct rig *r, enum swap_store_kind store, uint32_t record, uint64_t number)

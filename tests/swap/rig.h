@@ -1,11 +1,14 @@
 /*
  * rig.h - the disk tier by itself, in a directory of its own: a pool of numbered bytes, records
  * that follow from their generation, and orders that are waited for.
+ *
+ * With $SWAP_STAGED the pool is not told to the tier: it has copiers, whose copies are late.
  */
 #ifndef TESTS_SWAP_RIG_H
 #define TESTS_SWAP_RIG_H
 
 #include "daemon/swap.h"
+#include "kernels/copier.h"
 #include "tests/harness.h"
 
 enum { RIG_DEVICES = 4, RIG_BODY = 200, WAIT_MS = 30000 * SLOW };
@@ -16,6 +19,7 @@ struct rig {
     struct swap *sw;
     uint8_t *pool[SWAP_STORES];
     uint64_t pool_bytes[SWAP_STORES];
+    struct copier *copier[SWAP_STORES][RIG_DEVICES];
 };
 
 /* One path, one store (blocks) of so many pages of so many bytes, and a budget in slots. */

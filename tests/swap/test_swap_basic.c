@@ -206,6 +206,8 @@ START_TEST(paths_and_stores)
         rig_init(&more, 4096, 1, 1);
         memcpy(r.dir[p], more.dir[0], sizeof r.dir[p]);
         r.config.path[p] = r.dir[p];
+        memset(more.dir[0], 0, sizeof more.dir[0]); /* ours now */
+        rig_deinit(&more);
     }
     r.config.n_paths = 3;
     rig_budget(&r, STORE_BLOCKS, 20);

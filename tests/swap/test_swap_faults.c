@@ -91,8 +91,8 @@ START_TEST(lasting_faults_of_reads)
         faults_clear();
         faults_plan(rows[k].fault, where, 0, 2);
         struct swap_order *o = rig_order(&r, SWAP_READ, STORE_BLOCKS);
-        for (uint32_t i = 0; i < 20; i++) /* apart in the pool: each by itself */
-            rig_add_read(o, w[i].slot, w[i].generation, i * 3);
+        for (uint32_t i = 0; i < 20; i++) /* apart in the pool, and in the file: each by itself */
+            rig_add_read(o, w[i * 7 % 20].slot, w[i * 7 % 20].generation, i * 3);
         swap_submit(r.sw, o);
         ck_assert_ptr_eq(rig_take(&r), o);
         ck_assert_int_eq(o->record[10].status, rows[k].status);

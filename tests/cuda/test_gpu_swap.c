@@ -1,0 +1,152 @@
+/*
+ * The disk tier of a pool on GPUs, by a daemon: blocks so large that each is a copy of the
+ * engine's, so that the driver can fail those of one way alone.
+ */
+#include "tests/scenario/disk_site.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N = 6 };
+
+#define OUT_FAILS "cuMemcpyDtoHAsync:1+:719"
+#define IN_FAILS  "cuMemcpyHtoDAsync:1+:719"
+
+static void site_of_gpus(struct site *s, const char *devices)
+{
+    site_init(s, "64M");
+    site_set(s, "--device", devices);
+    site_set(s, "--block-bytes", "512K");
+    site_set(s, "--blocks", "64");
+}
+
+/* The daemon's driver alone, from its start on. */
+static void start_failing(struct site *s, const char *faults)
+{
+    setenv("FAKE_CUDA_FAIL", faults, 1);
+    site_start(s);
+    unsetenv("FAKE_CUDA_FAIL");
+}
+
+static bool healthy(const struct site *s)
+{
+    static char text[16384];
+    const char *argv[] = {"status", "--socket", s->h.socket, "--json", NULL};
+    ck_assert_int_eq(program_run(prefixctl_path(), argv, text, sizeof text), 0);
+    const char *at = strstr(text, "\"disk_healthy\":");
+    ck_assert_ptr_nonnull(at);
+    return atoi(strchr(at, ':') + 1) != 0;
+}
+
+static struct seq path(uint32_t i)
+{
+    return (struct seq){.n = 9, .at = {1000 + i, 1, 1, 1, 2, 2, 2, 2, 3}};
+}
+
+static void cache_all(struct site *s)
+{
+    for (uint32_t i = 0; i < N; i++) {
+        struct seq q = path(i);
+        q.n = 8;
+        ck_assert_uint_eq(cache_seq(&s->w, &q, 0), 2);
+    }
+}
+
+static uint32_t read_all(struct site *s)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < N; i++) {
+        struct seq q = path(i);
+        n += exact_seq(s, &q);
+    }
+    return n;
+}
+
+/* All that leaves the pool comes back, after a restart too, and the other way of sharing it. */
+START_TEST(blocks_of_gpus_on_disk)
+{
+    struct site s;
+    site_of_gpus(&s, _i ? "cuda:1,0" : "cuda:0");
+    site_start(&s);
+    ck_assert(host_logged(&s.h, "blocks go through 16 buffers of 512 KiB a device"));
+    cache_all(&s);
+    disk_used_is(&s, 2 * N);
+    ck_assert_uint_eq(evict_pages(&s, 64), 0);
+    ck_assert_uint_eq(read_all(&s), 8 * N);
+    site_again(&s);
+    ck_assert_uint_eq(read_all(&s), 8 * N);
+    site_set(&s, "--cuda-export", "ipc");
+    site_stop(&s);
+    site_start(&s);
+    ck_assert_uint_eq(read_all(&s), 8 * N);
+    site_deinit(&s);
+}
+END_TEST
+
+/* Nothing is written, nothing spins, the file is as well as ever, and the pool is one without a
+ * disk. */
+START_TEST(nothing_comes_out)
+{
+    struct site s;
+    site_of_gpus(&s, "cuda:0");
+    start_failing(&s, OUT_FAILS);
+    cache_all(&s);
+    EVENTUALLY(DISK_WAIT_MS, host_logged(&s.h, "the write is given up"));
+    uint64_t cpu = process_cpu_us(s.h.pid);
+    sleep_us(1000000);
+    ck_assert_uint_lt(process_cpu_us(s.h.pid) - cpu, 100 * 1000);
+    ck_assert_uint_eq(counters(&s.w).disk_used, 0);
+    ck_assert(healthy(&s));
+    ck_assert_uint_eq(read_all(&s), 8 * N);
+    s.w.unchecked = true;
+    for (uint32_t i = 0; i < 100; i++) { /* there is room for more all the same */
+        struct seq q = numbers(50000 + 100 * i, 8);
+        uint64_t began = now_ms();
+        ck_assert_uint_eq(cache_seq(&s.w, &q, 0), 2);
+        ck_assert_uint_lt(now_ms() - began, 1000 * SLOW);
+    }
+    s.w.unchecked = false;
+    step(&s.w);
+    site_stop(&s);
+    site_start(&s);
+    ck_assert_uint_eq(counters(&s.w).disk_used, 0);
+    site_deinit(&s);
+}
+END_TEST
+
+/* What cannot come back is a miss; the file is as well as ever, and a restart finds all that has
+ * not lost its place to another block since. */
+START_TEST(nothing_goes_in)
+{
+    struct site s;
+    site_of_gpus(&s, "cuda:0");
+    site_start(&s);
+    cache_all(&s);
+    disk_used_is(&s, 2 * N);
+    site_kill(&s);
+    start_failing(&s, IN_FAILS);
+    ck_assert_uint_eq(read_all(&s), 0);
+    ck_assert(host_logged(&s.h, "the read is given up"));
+    ck_assert_uint_gt(counters(&s.w).disk_errors, 0);
+    ck_assert(healthy(&s));
+    cache(&s.w, "aaaabbbb");
+    ck_assert_uint_eq(exact(&s, "aaaabbbbx"), 8);
+    site_kill(&s);
+    site_start(&s);
+    ck_assert_uint_ge(read_all(&s), 8 * (N - 2));
+    site_deinit(&s);
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+    Suite *s = suite_create("gpu_swap");
+    TCase *t = tcase_create("all");
+    tcase_set_timeout(t, 60 * SLOW);
+    tcase_add_loop_test(t, blocks_of_gpus_on_disk, 0, 2);
+    tcase_add_test(t, nothing_comes_out);
+    tcase_add_test(t, nothing_goes_in);
+    suite_add_tcase(s, t);
+    return s;
+}
