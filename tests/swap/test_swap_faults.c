@@ -295,6 +295,8 @@ START_TEST(one_sick_of_two)
     rig_init(&r, PAGE, N, EACH);
     rig_init(&more, PAGE, 1, 1);
     memcpy(r.dir[1], more.dir[0], sizeof r.dir[1]);
+    memset(more.dir[0], 0, sizeof more.dir[0]); /* ours now */
+    rig_deinit(&more);
     r.config.path[1] = r.dir[1];
     r.config.n_paths = 2;
     r.config.uring = _i == 0;
