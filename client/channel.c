@@ -20,13 +20,6 @@ enum {
     LOOK_NS = 1000 * 1000,
 };
 
-uint64_t clock_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 bool channel_room(struct pfx *c)
 {
     if (c->in_flight >= c->ring_entries)

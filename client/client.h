@@ -28,6 +28,7 @@
 #define CLIENT_CLIENT_H
 
 #include "client/prefixd.h"
+#include "shm/clock.h"
 #include "shm/index_read.h"
 #include "shm/ring.h"
 #include "shm/segment.h"
@@ -311,7 +312,6 @@ void channel_die(struct pfx *c);
 void channel_drain(struct pfx *c); /* wake-ups */
 /* Control goes back to the caller: arm the wake-up, if pfx_fd was asked for. */
 void channel_leave(struct pfx *c);
-uint64_t clock_ns(void);
 
 /* ---- request.c, lookup.c, insert.c: check arguments, make the call -------------- */
 

@@ -15,16 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 enum { LOW_WATER_PART = 16, LOW_WATER_LEAST = 64, MAX_READS = 8 };
-
-uint64_t disk_now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static void *sparse(uint64_t bytes)
 {
@@ -194,7 +186,7 @@ bool disk_step(struct disk *k)
 /* Not for longer than DISK_WAIT_NS, in all that a caller asks for. */
 static bool patient(uint64_t *began_ns)
 {
-    uint64_t now = disk_now_ns();
+    uint64_t now = clock_ns();
     if (!*began_ns)
         *began_ns = now;
     return now - *began_ns < DISK_WAIT_NS;

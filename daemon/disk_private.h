@@ -4,6 +4,7 @@
 
 #include "daemon/daemon.h"
 #include "daemon/disk.h"
+#include "shm/clock.h"
 
 /* The body of a block's header: which block it is. Tokens and extras follow. */
 struct block_body {
@@ -129,7 +130,6 @@ struct disk {
 };
 
 /* disk.c */
-uint64_t disk_now_ns(void);
 bool disk_can_write(const struct disk *k);
 void flush_over(struct disk_flush *f, const struct swap_order *o);
 bool being_flushed(const struct disk *k, const uint64_t space[2]);

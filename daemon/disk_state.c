@@ -85,7 +85,7 @@ static bool state_put(struct tier *t, uint64_t key, uint32_t slot)
     struct move *m = calloc(1, sizeof *m);
     if (!m)
         return false;
-    *m = (struct move){.key = key, .slot = slot, .write = true, .began_ns = disk_now_ns()};
+    *m = (struct move){.key = key, .slot = slot, .write = true, .began_ns = clock_ns()};
     struct place where = place_of(k, entry_of(key));
     if (where.depth) /* the root stays while the entry does */
         index_hold_io(k->d->index, &m->path, where);
@@ -125,7 +125,7 @@ static bool slot_step(struct disk *k, struct move *m)
             swap_slot_give(k->swap, STORE_SNAPSHOTS, m->disk);
     }
     if (!o) {
-        bool enough = disk_now_ns() - m->began_ns >= DISK_WAIT_NS && !swap_facts(k->swap).growing;
+        bool enough = clock_ns() - m->began_ns >= DISK_WAIT_NS && !swap_facts(k->swap).growing;
         if (enough)
             move_end(m, TIER_ERROR);
         return enough;

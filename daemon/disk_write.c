@@ -31,7 +31,7 @@ static void chain_end(struct disk *k, struct chain *c)
 /* Nothing is written for a while: pages that are needed take their blocks with them. */
 static void pause_writes(struct disk *k, uint64_t ns)
 {
-    k->full_until_ns = disk_now_ns() + ns;
+    k->full_until_ns = clock_ns() + ns;
 }
 
 /* While the files grow, what they hold is not given up. */
@@ -100,7 +100,7 @@ static uint32_t fill(struct disk *k, const struct chain *c, struct swap_order *o
 /* No copy can go. While the files grow, look again when they have; false: they do not. */
 static bool chain_starves(struct disk *k)
 {
-    uint64_t now = disk_now_ns();
+    uint64_t now = clock_ns();
     if (!disk_can_write(k))
         return false;
     if (!k->starved_ns)
@@ -191,7 +191,7 @@ void chain_over(struct disk *k, struct swap_order *o)
 
 bool disk_can_write(const struct disk *k)
 {
-    return !k->scanning && disk_now_ns() >= k->full_until_ns && swap_facts(k->swap).writable;
+    return !k->scanning && clock_ns() >= k->full_until_ns && swap_facts(k->swap).writable;
 }
 
 /* In good time: by insert, or as there are too few pages that can be had at once, free, or idle

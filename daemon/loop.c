@@ -12,11 +12,11 @@
  */
 #include "daemon/daemon.h"
 #include "daemon/log.h"
+#include "shm/clock.h"
 
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <time.h>
 
 enum {
     WORK_TOKENS = 256 * 1024, /* about 100 us; the smallest record counts 1024 (session.c) */
@@ -110,18 +110,11 @@ static bool nap(struct daemon *d)
     return event;
 }
 
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* Look for work for spin_us. True: there is some. */
 static bool spin(struct daemon *d)
 {
-    uint64_t start = now_ns(), looked = start, until = start + d->options->spin_us * 1000ull;
-    for (uint64_t now = start; now < until && !d->stopping; now = now_ns()) {
+    uint64_t start = clock_ns(), looked = start, until = start + d->options->spin_us * 1000ull;
+    for (uint64_t now = start; now < until && !d->stopping; now = clock_ns()) {
         for (int i = 0; i < SPINS_A_LOOK; i++) {
             cpu_relax();
             if (turn_of_all(d))

@@ -3,12 +3,12 @@
 #include "daemon/daemon.h"
 #include "daemon/group.h"
 #include "daemon/log.h"
+#include "shm/clock.h"
 
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { FAREWELL_MS = 2000 };
@@ -128,13 +128,6 @@ static void tell(const struct daemon *d)
     }
 }
 
-static uint64_t now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 bool quarantine_farewell(struct daemon *d)
 {
     const struct session *s = importer(d, &d->sessions);
@@ -142,10 +135,10 @@ bool quarantine_farewell(struct daemon *d)
         s = importer(d, &d->ghosts);
     if (!s)
         return true;
-    uint64_t until = now_ms() + FAREWELL_MS, now;
+    uint64_t until = clock_ns() + FAREWELL_MS * 1000000ull, now;
     tell(d);
-    while (s && (now = now_ms()) < until) {
-        (void)daemon_serve_one(d, (int)(until - now));
+    while (s && (now = clock_ns()) < until) {
+        (void)daemon_serve_one(d, (int)((until - now + 999999) / 1000000));
         s = importer(d, &d->sessions);
         if (!s)
             s = importer(d, &d->ghosts);

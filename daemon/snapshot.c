@@ -11,13 +11,13 @@
  * are as many as both together.
  */
 #include "daemon/snapshot_private.h"
+#include "shm/clock.h"
 #include "shm/stats.h"
 #include "shm/status.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* ---- start and stop --------------------------------------------------------------------- */
 
@@ -102,11 +102,9 @@ void slot_let_go(struct snapshots *sn, uint32_t slot)
 /* A spill that takes long costs the next victim its state, not the caller its time. */
 static bool waited_enough(const struct snapshots *sn, uint64_t *began_ns)
 {
-    struct timespec t;
     if (!sn->config.wait_ns)
         return false;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    uint64_t now = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    uint64_t now = clock_ns();
     if (!*began_ns)
         *began_ns = now;
     return now - *began_ns >= sn->config.wait_ns;

@@ -281,7 +281,7 @@ void swap_order_free(struct swap *sw, struct swap_order *o)
 
 void swap_submit(struct swap *sw, struct swap_order *o)
 {
-    o->began_ns = swap_now_ns();
+    o->began_ns = clock_ns();
     if (!sw->n_under_way++)
         sw->turned_ns = o->began_ns;
     swap_channel_post(&sw->orders, (struct job *)(void *)o, NOTE_ORDER);
@@ -352,7 +352,7 @@ static bool next_note(struct swap *sw, struct swap_note *note)
 static void look_for_turns(struct swap *sw)
 {
     uint32_t turns = shm_load(&sw->turns);
-    uint64_t now = swap_now_ns();
+    uint64_t now = clock_ns();
     if (turns != sw->turns_seen)
         sw->turned_ns = now;
     sw->turns_seen = turns;

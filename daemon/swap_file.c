@@ -28,13 +28,6 @@ enum {
 
 static const char *const store_names[SWAP_STORES] = {"blocks", "snapshots"};
 
-uint64_t swap_now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * SECOND_NS + (uint64_t)t.tv_nsec;
-}
-
 /* ---- small transfers that are waited for ---- */
 
 /* True: go on. A transfer of nothing is no progress, and ends it. */

@@ -8,6 +8,7 @@
 #include "daemon/list.h"
 #include "daemon/swap.h"
 #include "daemon/swap_engine.h"
+#include "shm/clock.h"
 #include "shm/ring.h"
 
 #include <pthread.h>
@@ -303,7 +304,6 @@ static inline uint8_t *payload_at(const struct swap_store *s, const struct job *
 
 /* ---- swap_file.c ---- */
 
-uint64_t swap_now_ns(void);
 /* All of it, short transfers and EINTR seen to. 0 or -errno; -ENODATA: the file ends before. */
 int file_read(int fd, void *to, size_t n, uint64_t offset);
 int file_write(int fd, const void *from, size_t n, uint64_t offset, int flags);

@@ -182,7 +182,7 @@ static void copies_begin(struct swap *sw, const struct swap_store *s, struct sta
     }
     g->state = state;
     g->failed = false;
-    g->began_ns = swap_now_ns();
+    g->began_ns = clock_ns();
     for (uint32_t d = 0; d < sw->config.n_pieces && !g->failed; d++) {
         enum copier_way way = state == STAGE_FILLING ? COPIER_OUT : COPIER_IN;
         if (copier_begin(c->copier[d], i, way, part, n))

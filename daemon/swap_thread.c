@@ -422,7 +422,7 @@ static void reap(struct swap *sw, unsigned timeout_us)
 {
     struct engine_result results[RESULTS];
     unsigned n = sw->engine->ops->reap(sw->engine, results, RESULTS, timeout_us);
-    sw->now_ns = swap_now_ns();
+    sw->now_ns = clock_ns();
     for (unsigned i = 0; i < n; i++)
         op_completed(sw, &results[i]);
 }
@@ -474,7 +474,7 @@ static void drain(struct swap *sw)
             j->todo = 0;
             payload_give_up(sw, j, todo);
         }
-    uint64_t until = swap_now_ns() + DRAIN_SECONDS * SECOND_NS;
+    uint64_t until = clock_ns() + DRAIN_SECONDS * SECOND_NS;
     while (!idle(sw) || hash_begin(sw)) {
         stages_step(sw);
         transfers_issue(sw);
@@ -516,7 +516,7 @@ void *swap_main(void *arg)
     list_init(&sw->headers);
     list_init(&sw->hashing);
     list_init(&sw->deferred);
-    sw->now_ns = swap_now_ns();
+    sw->now_ns = clock_ns();
     engine_choose(sw);
     while (!shm_load_acquire(&sw->stopping))
         turn(sw);
