@@ -8,6 +8,7 @@
 
 #include "daemon/daemon.h"
 #include "daemon/log.h"
+#include "daemon/same_file.h"
 #include "shm/socket_path.h"
 
 #include <errno.h>
@@ -35,14 +36,6 @@ static struct sockaddr_un address(const struct daemon *d)
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     memcpy(at.sun_path, d->options->socket, sizeof at.sun_path);
     return at;
-}
-
-/* Is what we locked still what the path names? */
-static bool same_file(int fd, const char *path)
-{
-    struct stat ours, there;
-    return fstat(fd, &ours) == 0 && stat(path, &there) == 0 && ours.st_ino == there.st_ino &&
-           ours.st_dev == there.st_dev;
 }
 
 static int open_lock(const char *path)

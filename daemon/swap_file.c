@@ -7,6 +7,7 @@
  * process, on descriptions of their own, would shut each other out.
  */
 #include "daemon/log.h"
+#include "daemon/same_file.h"
 #include "daemon/swap_private.h"
 
 #include <errno.h>
@@ -182,12 +183,6 @@ static bool fail_errno(char *why, size_t n_why, const char *name, const char *wh
 {
     snprintf(why, n_why, "--swap: %s cannot be %s: %s", name, what, strerror(errno));
     return false;
-}
-
-static bool same_file(int fd, const char *name)
-{
-    struct stat a, b;
-    return !fstat(fd, &a) && !stat(name, &b) && a.st_ino == b.st_ino && a.st_dev == b.st_dev;
 }
 
 static bool lock(struct swap_file *f, char *why, size_t n_why)
