@@ -7,7 +7,7 @@
  *      fuzz_NAME --bounded DIR...    every seed, every file of these directories, then mutations of
  *                                    all of them for $FUZZ_SECONDS (10), with $PFX_SEED
  *
- * Whoever fails leaves its input in the file crash-NAME.
+ * Whoever fails, or takes TRY_SECONDS for one input, leaves its input in the file crash-NAME.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -21,6 +21,8 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { TRY_SECONDS = 120 };
 
 struct input {
     uint8_t *bytes;
@@ -57,7 +59,9 @@ static void try_one(const uint8_t *bytes, size_t n)
 {
     now = (struct input){malloc(n ? n : 1), n}; /* a read beyond it shows */
     memcpy(now.bytes, bytes, n);
+    alarm(TRY_SECONDS);
     fuzz_one(now.bytes, n);
+    alarm(0);
     free(now.bytes);
     now = (struct input){0};
 }
@@ -207,6 +211,7 @@ int main(int argc, char **argv)
     else
         signal(SIGSEGV, died);
     signal(SIGABRT, died);
+    signal(SIGALRM, died);
     if (argc == 1)
         return from_input();
     if (strcmp(argv[1], "--bounded") == 0)

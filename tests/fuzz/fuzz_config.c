@@ -126,6 +126,7 @@ size_t fuzz_seed(unsigned i, uint8_t *to)
         "bytes = 1M\n",
         "blocks = 100\nblock-bytes=64\nindex = "
         "none\nmax-workers=3\nmax-leases=3\nlog-level=debug\n",
+        "blocks=100\nblock-bytes=64\nindex=none\nmax-leases=3\nblock-tokens=4095\n",
         "devices = 3\nblocks = 20\nblock-bytes = 64\nmodel = some model\nmax-leases=8\nmax-"
         "workers=8\nallow-group=0\nallow-user=0\npolicy=lru\nspin-us=0\n"};
     enum { GOOD = sizeof good / sizeof good[0] };

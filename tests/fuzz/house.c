@@ -376,15 +376,17 @@ static uint64_t compute(struct house *h, struct honest *x)
     ids(h, x, lease, HONEST_BLOCKS, table);
     for (uint32_t i = n; i < HONEST_BLOCKS; i++)
         page_write(x, table[i], i);
+    bool stays = false; /* a piece that did not move the lease: there is no index */
     do {
         struct place where = c.op == OP_INSERT ? c.insert.where : c.table.where;
         uint32_t first = where.depth, end = HONEST_BLOCKS, most = piece_most(bt) / bt;
         end = end - first < most ? end : first + most;
         struct request put = {.op = OP_INSERT, .lease = lease};
-        put.flags = end == HONEST_BLOCKS ? RF_LAST : 0;
+        put.flags = end == HONEST_BLOCKS || stays ? RF_LAST : 0;
         put.insert = (struct request_insert){.where = where, .piece = (end - first) * bt};
         memcpy(x->w.arena, x->tokens + first * bt, (end - first) * bt * 4);
         c = ask(h, x, put, IN_TIME);
+        stays = c.insert.where.depth < end;
     } while (c.status == ANSWER_MORE);
     REQUIRE_EQ(c.status, 0);
     return lease;
