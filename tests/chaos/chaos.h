@@ -206,9 +206,10 @@ static inline void tally_add(uint64_t *counter, uint64_t n) /* its one writer is
 struct house {
     const struct plan *plan;
     struct stage *stage;
-    pid_t pid, device; /* daemon; who answers for its disk, or 0 */
-    unsigned life;     /* starts so far */
-    unsigned fds;      /* of the first life, with nobody attached; files not counted */
+    pid_t pid, device;    /* daemon; who answers for its disk, or 0 */
+    unsigned life;        /* starts so far */
+    uint64_t disk_errors; /* of the lives before */
+    unsigned fds;         /* of the first life, with nobody attached; files not counted */
     char dir[96], socket[108], log[128];
     char path[PATHS_MAX][112];
     pfx *c; /* the director's own connection: maps nothing; NULL while there is none */

@@ -467,6 +467,9 @@ bool house_connect(struct house *h)
 
 void house_disconnect(struct house *h)
 {
+    struct pfx_stats s = {.size = sizeof s};
+    if (h->c && pfx_stats(h->c, &s) == 0)
+        h->disk_errors += s.disk_errors;
     pfx_close(h->c);
     h->c = NULL;
 }
