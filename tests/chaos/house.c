@@ -181,7 +181,7 @@ static void add_number(struct line *l, const char *name, uint64_t value)
 static uint64_t tier_bytes(const struct plan *p)
 {
     uint64_t padded = (p->slot_bytes + 4095u) & ~4095u, header = 1024 + p->block_tokens * 4;
-    return p->paths ? p->tier * (padded * p->devices + header) + 300 * 1024
+    return p->paths ? p->tier * (padded * p->devices + header) + p->paths * 300 * 1024
                     : (uint64_t)p->tier * p->slot_bytes * p->devices;
 }
 

@@ -43,7 +43,8 @@ static void draw_pool(struct plan *p, struct dice *d)
     p->block_tokens = tokens[dice_below(d, 6)];
     p->id_tokens = p->block_tokens == 512 ? 512 : p->block_tokens * dice_between(d, 1, 2);
     p->block_bytes = bytes[dice_below(d, 5)];
-    p->devices = dice_one_in(d, 4) ? dice_between(d, 2, 3) : 1;
+    /* Three GPUs have more streams than the driver that is not real. */
+    p->devices = dice_one_in(d, 4) ? dice_between(d, 2, p->cuda ? 2 : 3) : 1;
     p->blocks = dice_between(d, 80, 320);
     p->slots = dice_one_in(d, 6) ? 0 : dice_between(d, 3, 12);
     p->slot_bytes = dice_one_in(d, 3) ? dice_between(d, 9, 700) : dice_between(d, 64, 9000);

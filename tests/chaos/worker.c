@@ -147,6 +147,23 @@ static bool device_fault(struct actor *w)
     return wanted;
 }
 
+static void detach(struct actor *w)
+{
+    bool haunts =
+        w->cut && w->plan->cuda; /* pages that a GPU may write come back with its process */
+    if ((!w->gone && mate_exists(w) && !mate_await(w)) || haunts ||
+        (w->gone && dice_one_in(&w->dice, 4))) {
+        tally_add(&w->seat->tally.exits, 1);
+        _exit(0);
+    }
+    call_begin(w, "pfx_close");
+    pfx_close(w->c);
+    call_end(w, 0, 0);
+    w->c = NULL;
+    for (unsigned i = 0; i < HANDS; i++)
+        hand_clear(&w->hand[i]);
+}
+
 static bool attach(struct actor *w)
 {
     char name[32], group[32];
@@ -168,6 +185,10 @@ static bool attach(struct actor *w)
         tally_add(&w->seat->tally.device_faults, w->rc == PFX_EAGAIN);
         w->c = NULL;
         nap_us(2000);
+        return false;
+    }
+    if (w->life % 2) { /* one that goes, or one that has only just come: nobody knows */
+        detach(w);
         return false;
     }
     w->bt = w->plan->block_tokens;
@@ -195,23 +216,6 @@ static void open_space(struct actor *w, unsigned i)
     struct pfx_space_desc d = space_desc(i);
     if (!w->gone)
         CALL(w, "pfx_space_open", 0, pfx_space_open(w->c, &d, &w->space[i]));
-}
-
-static void detach(struct actor *w)
-{
-    bool haunts =
-        w->cut && w->plan->cuda; /* pages that a GPU may write come back with its process */
-    if ((!w->gone && mate_exists(w) && !mate_await(w)) || haunts ||
-        (w->gone && dice_one_in(&w->dice, 4))) {
-        tally_add(&w->seat->tally.exits, 1);
-        _exit(0);
-    }
-    call_begin(w, "pfx_close");
-    pfx_close(w->c);
-    call_end(w, 0, 0);
-    w->c = NULL;
-    for (unsigned i = 0; i < HANDS; i++)
-        hand_clear(&w->hand[i]);
 }
 
 /* ---- beside requests ----------------------------------------------------------------------- */
