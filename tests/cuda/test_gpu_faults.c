@@ -91,6 +91,10 @@ static const struct refusal refusals[] = {
      ON("--device", "cuda"),
      {"could not be exported as a descriptor", "check the container's capabilities"}},
     {"FAKE_CUDA_FAIL",
+     "cuMemExportToShareableHandle:1:205", /* the longest of all */
+     ON("--device", "cuda"),
+     {"could not be exported as a descriptor", "try --cuda-export fd\n"}},
+    {"FAKE_CUDA_FAIL",
      "cuIpcGetMemHandle:1:801",
      ON("--device", "cuda", "--cuda-export", "ipc"),
      {"could not be exported as a handle", "the way it is shared (MIG, WSL)"}},

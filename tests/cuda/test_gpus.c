@@ -12,6 +12,11 @@
 #define TWO_UUIDS                                                                                  \
     "cuda:GPU-66616b65-2047-5055-206e-756d62657203,GPU-66616b65-2047-5055-206e-756d62657201"
 
+#define UUID_BUT_LAST "GPU-66616b65-2047-5055-206e-756d626572"
+#define SEVEN_UUIDS                                                                                \
+    UUID_BUT_LAST "05," UUID_BUT_LAST "06," UUID_BUT_LAST "07," UUID_BUT_LAST "08," UUID_BUT_LAST  \
+                  "09," UUID_BUT_LAST "0a," UUID_BUT_LAST "0b," UUID_BUT_LAST
+
 /* ---- one memory --------------------------------------------------------------------------------
  */
 
@@ -138,6 +143,7 @@ static const struct sight sights[] = {
     {"3", 2, "device 1: the pool is on GPU-66616b65-2047-5055-206e-756d62657201"},
     {"3", PFX_MAP_ALL, "CUDA_VISIBLE_DEVICES=3; make it visible, or leave it out of map_devices"},
     {"0", PFX_MAP_ALL, "device 0: the pool is on GPU-66616b65-2047-5055-206e-756d62657203"},
+    {SEVEN_UUIDS "0c", PFX_MAP_ALL, "...; make it visible, or leave it out of map_devices"},
     {"", PFX_MAP_ALL, "no GPU is visible to this process; check CUDA_VISIBLE_DEVICES"},
     {"3,3", PFX_MAP_ALL, "no GPU is visible to this process"},
     {"", PFX_MAP_NONE, NULL},
