@@ -255,6 +255,7 @@ static bool set_gpu(struct reading *r, const char *word, size_t n)
     if (o->n_gpus++ == DEVICES_MAX)
         return value_refuse(&r->why, "a pool has at most %d devices", DEVICES_MAX);
     gpu->by_uuid = cuda_uuid_parse(word, n, gpu->uuid);
+    gpu->mig = gpu->by_uuid && word[0] == 'M';
     if (gpu->by_uuid)
         return true;
     if (n == 0 || n > 3 || strspn(word, "0123456789") < n)

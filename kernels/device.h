@@ -27,8 +27,8 @@ struct device;
 
 /* Which GPU. */
 struct device_name {
-    bool by_uuid;
-    uint32_t index; /* as this process numbers them */
+    bool by_uuid, mig; /* mig: the UUID was given as one of a MIG instance */
+    uint32_t index;    /* as this process numbers them */
     uint8_t uuid[16];
 };
 

@@ -148,7 +148,11 @@ static bool open_context(struct import *m, struct words *w)
 
 static bool import(struct import *m, int fd, struct words *w)
 {
-    if (!cuda_open(&m->cu, w->why, w->n) || !find(m, w) || !open_context(m, w))
+    if (!cuda_open(&m->cu, w->why, w->n)) {
+        cuda_or(w->why, w->n, "map no GPU (PFX_MAP_NONE)");
+        return false;
+    }
+    if (!find(m, w) || !open_context(m, w))
         return false;
     if (m->device.share.kind == DEVICE_CUDA_FD ? import_fd(m, fd, w) : import_ipc(m, w)) {
         (void)m->cu.cuCtxPopCurrent(NULL);
