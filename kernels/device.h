@@ -68,6 +68,8 @@ struct copier *device_copier(struct device *dev, uint64_t buffer_bytes, unsigned
  * the daemon, which has a copier. */
 void *device_address(const struct device *dev);
 bool device_is_cuda(const struct device *dev);
+/* For the log: which GPU, and how workers get its memory. */
+void device_print(const struct device *dev, char *text, size_t n);
 
 /* Unmap or free it. NULL is fine. */
 void device_free(struct device *dev);

@@ -298,6 +298,7 @@ START_TEST(auto_takes_descriptors_where_it_can)
     pfx_close(b);
     pfx_close(c);
     ck_assert(!host_logged(&h, "warning"));
+    ck_assert(host_logged(&h, "device 0: " UUID_BUT_LAST "00, exported as a descriptor (fd)\n"));
     host_stop(&h);
     setenv("FAKE_CUDA_ATTRIBUTES", "103=0", 1);
     gpu_host(&h, "cuda", "auto");
@@ -306,6 +307,32 @@ START_TEST(auto_takes_descriptors_where_it_can)
     ck_assert_ptr_eq(pfx_block_address(c, 0, 1), pfx_block_address(b, 0, 1)); /* a handle */
     pfx_close(b);
     pfx_close(c);
+    ck_assert(host_logged(&h, "device 0: " UUID_BUT_LAST "00, exported as a handle (ipc)\n"));
+    host_stop(&h);
+}
+END_TEST
+
+/* Options that are of the other kind of pool are warned of, each by its name. */
+static const struct {
+    const char *device, *option, *value, *warning;
+} others[] = {
+    {"host", "--cuda-export", "fd", "warning: --cuda-export: the pool is in host memory"},
+    {"host", "--cuda-export", "auto", NULL},
+    {"cuda", "--cuda-export", "fd", NULL},
+    {"cuda", "--numa", "0", "warning: --numa: the pool is on GPUs"},
+    {"cuda", "--numa", "any", NULL},
+    {"cuda", "--huge-pages", NULL, "warning: --huge-pages: the pool is on GPUs"},
+};
+enum { OTHERS = sizeof others / sizeof others[0] };
+
+START_TEST(options_of_another_pool_are_warned_of)
+{
+    struct host h;
+    HOST_START(&h, "--device", others[_i].device, "--block-bytes", "64", others[_i].option,
+               others[_i].value);
+    ck_assert_int_eq(host_logged(&h, "warning"), others[_i].warning != NULL);
+    if (others[_i].warning)
+        ck_assert(host_logged(&h, others[_i].warning));
     host_stop(&h);
 }
 END_TEST
@@ -349,6 +376,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, who_maps_nothing_has_no_context, 0, EXPORTS);
     tcase_add_loop_test(t, the_callers_context_stays_current, 0, EXPORTS);
     tcase_add_test(t, auto_takes_descriptors_where_it_can);
+    tcase_add_loop_test(t, options_of_another_pool_are_warned_of, 0, OTHERS);
     tcase_add_loop_test(t, a_forked_child_is_told, 0, EXPORTS);
     suite_add_tcase(s, t);
     return s;
