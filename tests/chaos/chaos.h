@@ -92,6 +92,8 @@ enum act {
     ACTS
 };
 
+enum { DISK_KINDS = 5 }; /* EIO of reads, of writes; lies; delays; ENOSPC */
+
 struct event {
     uint32_t ms;
     uint16_t act, seat;
@@ -109,6 +111,9 @@ struct plan plan_draw(uint64_t seed, unsigned round, unsigned workers, uint32_t 
 enum { DEVICE_MIXED, DEVICE_HOST_ONLY, DEVICE_CUDA_ONLY };
 struct schedule schedule_draw(const struct plan *p);
 void schedule_print(const struct plan *p, const struct schedule *s);
+
+/* Tenants and adapters: 0 the base space, the rest in all ways apart. */
+struct pfx_space_desc space_of(unsigned space);
 
 /* ---- the stage -------------------------------------------------------------------------- */
 
@@ -177,8 +182,8 @@ struct stage {
     uint64_t down_ns; /* since when, or its last end */
     uint64_t late_ns; /* what the pulse was late, all together */
     uint32_t flush_begun[SPACES], flush_done[SPACES];
-    uint32_t read_faults, write_faults, lies, delays; /* per mille; for the device */
-    uint64_t disk_faults;                             /* that it has made */
+    uint32_t read_faults, write_faults, lies, delays, full; /* per mille; for the device */
+    uint64_t disk_faults;                                   /* that it has made */
     uint32_t n_findings;
     char finding[FINDINGS_MAX][FINDING_ROOM];
     struct seat seat[SEATS_MAX];

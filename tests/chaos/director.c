@@ -236,6 +236,7 @@ static void calm(struct director *d)
     shm_store(&s->write_faults, 0);
     shm_store(&s->lies, 0);
     shm_store(&s->delays, 0);
+    shm_store(&s->full, 0);
     d->calm_ms = 0;
 }
 
@@ -243,11 +244,9 @@ static void disk_event(struct director *d, const struct event *e)
 {
     struct stage *s = d->stage;
     calm(d);
-    shm_store(e->c == 0   ? &s->read_faults
-              : e->c == 1 ? &s->write_faults
-              : e->c == 2 ? &s->lies
-                          : &s->delays,
-              e->b);
+    uint32_t *const kind[DISK_KINDS] = {&s->read_faults, &s->write_faults, &s->lies, &s->delays,
+                                        &s->full};
+    shm_store(kind[e->c], e->b);
     d->calm_ms = now_ms() + e->a;
 }
 
@@ -268,18 +267,10 @@ static void restart(struct director *d, const struct event *e)
  * there, before anything else happens. */
 static void flush(struct director *d, unsigned space)
 {
-    static const struct {
-        const char *tenant;
-        uint64_t adapter, generation;
-    } of[SPACES] = {{"", 0, 0}, {"a", 0, 0}, {"b", 0, 0}, {"", 7, 1}, {"", 7, 2}, {"a", 7, 1}};
     struct stage *s = d->stage;
     pfx *c = d->house.c;
     pfx_space number = 0;
-    struct pfx_space_desc desc = {.size = sizeof desc,
-                                  .tenant = of[space].tenant,
-                                  .tenant_len = (uint32_t)strlen(of[space].tenant),
-                                  .adapter_id = of[space].adapter,
-                                  .adapter_generation = of[space].generation};
+    struct pfx_space_desc desc = space_of(space);
     int rc = space ? pfx_space_open(c, &desc, &number) : 0;
     if (rc == 0) {
         shm_store_release(&s->flush_begun[space], s->flush_begun[space] + 1);

@@ -5,10 +5,10 @@
  *
  * While it runs, where the plan says so: io_uring is forbidden to the daemon, so each transfer is a
  * system call of a thread, and a seccomp filter sends those to a process of ours. It lets the
- * kernel do them, later perhaps, or answers for it: EIO; or a lie - it says that all went well and
- * has done nothing, so that a page keeps what it had, or a slot of the file. Only transfers of
- * slots and their headers are lied about, and no synchronized one: nobody could tell a flush that
- * never reached the disk from one that nobody asked for.
+ * kernel do them, later perhaps, or answers for it: EIO, ENOSPC; or a lie - it says that all went
+ * well and has done nothing, so that a page keeps what it had, or a slot of the file. Only
+ * transfers of slots and their headers are lied about, and no synchronized one: nobody could tell a
+ * flush that never reached the disk from one that nobody asked for.
  */
 #include "tests/chaos/chaos.h"
 
@@ -232,6 +232,9 @@ static struct seccomp_notif_resp decide(struct stage *s, struct dice *d,
     } else if (happens(d, write ? &s->write_faults : &s->read_faults)) {
         answer.flags = 0;
         answer.error = -EIO;
+    } else if (write && happens(d, &s->full)) {
+        answer.flags = 0;
+        answer.error = -ENOSPC;
     }
     if (!answer.flags)
         tally_add(&s->disk_faults, 1);

@@ -84,6 +84,19 @@ struct plan plan_draw(uint64_t seed, unsigned round, unsigned workers, uint32_t 
     return p;
 }
 
+struct pfx_space_desc space_of(unsigned space)
+{
+    static const struct {
+        const char *tenant;
+        uint64_t adapter, generation;
+    } of[SPACES] = {{"", 0, 0}, {"a", 0, 0}, {"b", 0, 0}, {"", 7, 1}, {"", 7, 2}, {"a", 7, 1}};
+    return (struct pfx_space_desc){.size = sizeof(struct pfx_space_desc),
+                                   .tenant = of[space].tenant,
+                                   .tenant_len = (uint32_t)strlen(of[space].tenant),
+                                   .adapter_id = of[space].adapter,
+                                   .adapter_generation = of[space].generation};
+}
+
 /* ---- schedule ----------------------------------------------------------------------------- */
 
 /* How often, in ms from one to the next on average. */
@@ -115,7 +128,7 @@ static void draw_details(struct event *e, const struct plan *p, struct dice *d)
     case ACT_DISK:
         e->a = dice_between(d, 20, 400);
         e->b = dice_one_in(d, 4) ? 1000 : dice_between(d, 10, 400);
-        e->c = dice_below(d, 4);
+        e->c = dice_below(d, DISK_KINDS);
         break;
     default:
         break;

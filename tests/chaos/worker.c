@@ -197,23 +197,9 @@ static bool attach(struct actor *w)
     return true;
 }
 
-/* Tenants and adapters: 0 the base space, the rest in all ways apart. */
-static struct pfx_space_desc space_desc(unsigned space)
-{
-    static const struct {
-        const char *tenant;
-        uint64_t adapter, generation;
-    } of[SPACES] = {{"", 0, 0}, {"a", 0, 0}, {"b", 0, 0}, {"", 7, 1}, {"", 7, 2}, {"a", 7, 1}};
-    return (struct pfx_space_desc){.size = sizeof(struct pfx_space_desc),
-                                   .tenant = of[space].tenant,
-                                   .tenant_len = (uint32_t)strlen(of[space].tenant),
-                                   .adapter_id = of[space].adapter,
-                                   .adapter_generation = of[space].generation};
-}
-
 static void open_space(struct actor *w, unsigned i)
 {
-    struct pfx_space_desc d = space_desc(i);
+    struct pfx_space_desc d = space_of(i);
     if (!w->gone)
         CALL(w, "pfx_space_open", 0, pfx_space_open(w->c, &d, &w->space[i]));
 }
