@@ -52,10 +52,14 @@ static bool some_file(const struct house *h, struct dice *d, char *path, size_t 
     return false;
 }
 
-static void overwrite(int fd, off_t at, size_t n, struct dice *d)
+/* Somewhere between `from` and the end; up to `most` bytes, none beyond it. */
+static void overwrite(int fd, off_t from, off_t size, uint32_t most, struct dice *d)
 {
     uint64_t word[2048];
-    n = n < sizeof word ? n : sizeof word;
+    uint64_t left = (uint64_t)(size - from), skip = dice_next(d) % left;
+    size_t n = dice_between(d, 1, most < sizeof word ? most : (uint32_t)sizeof word);
+    off_t at = from + (off_t)skip;
+    n = n < left - skip ? n : left - skip;
     for (size_t i = 0; i < sizeof word / sizeof word[0]; i++)
         word[i] = dice_next(d);
     ssize_t put = pwrite(fd, word, n, at);
@@ -91,7 +95,7 @@ bool disk_damage(struct house *h, enum damage kind, uint64_t salt)
     if (fd < 0)
         return false;
     if (kind == DAMAGE_GARBAGE)
-        overwrite(fd, (off_t)(dice_next(&d) % (uint64_t)size), dice_between(&d, 1, 16384), &d);
+        overwrite(fd, 0, size, 16384, &d);
     else
         flip_bits(fd, 0, size, dice_between(&d, 1, 200), &d);
     close(fd);
@@ -114,8 +118,7 @@ bool disk_rot(struct house *h, uint64_t salt)
         flip_bits(fd, SWAP_EXTENTS, size, dice_between(&d, 1, 400), &d);
     else
         for (unsigned i = dice_between(&d, 1, 8); i; i--)
-            overwrite(fd, SWAP_EXTENTS + (off_t)(dice_next(&d) % (uint64_t)(size - SWAP_EXTENTS)),
-                      dice_between(&d, 1, 8192), &d);
+            overwrite(fd, SWAP_EXTENTS, size, 8192, &d);
     close(fd);
     return true;
 }
