@@ -53,6 +53,10 @@ enum { SLOW = 1 };
  * is dead or stopped takes longer, or never ends: CALL_MS is when the library gives up. */
 enum { DEADLINE_MS = 2000 * SLOW, CALL_MS = 5 * DEADLINE_MS };
 
+/* A lease in each hand, and some that were cancelled and are on their way back: a worker that needs
+ * more has lost some. */
+enum { LEASES_NEEDED = 6 };
+
 /* ---- what is drawn -------------------------------------------------------------------- */
 
 struct dice {

@@ -80,7 +80,7 @@ static void land(struct actor *w, struct flight *f, const struct pfx_completion 
         return;
     }
     struct pfx_match m = done->match;
-    if (status_of(w, "an asynchronous lookup", done, ERROR(PFX_ENOSPC)) == 0)
+    if (status_of(w, "an asynchronous lookup", done, crowded(w)) == 0)
         request_matched(w, f->hand[i], &f->args[i], &m, f->hand[i]->version);
 }
 
@@ -95,7 +95,7 @@ void flight_run(struct actor *w)
         return;
     at_point(w, POINT_FETCH);
     at_point(w, POINT_FLIGHT);
-    if (dice_one_in(&w->dice, 3) && !w->gone)
+    if (dice_one_in(&w->dice, 2) && !w->gone)
         cancel(w, &f);
     /* All are taken first: request_matched makes calls of its own. */
     struct pfx_completion landed[HANDS];

@@ -14,6 +14,12 @@ static struct seat *mate_seat(const struct actor *w)
     return &w->stage->seat[w->cast->seat ^ 1u];
 }
 
+/* What was offered to a mate that then died is its maker's until he closes. */
+uint32_t crowded(const struct actor *w)
+{
+    return mate_exists(w) ? ERROR(PFX_ENOSPC) : 0;
+}
+
 bool mate_offer(struct actor *w, struct hand *h)
 {
     struct offer *o = &w->seat->offer;
@@ -74,6 +80,8 @@ void mate_serve(struct actor *w)
             request_end(w, &h);
         tally_add(&w->seat->tally.handed_over, 1);
         text_free(&h.text);
+    } else if (o->life == w->life) { /* of a group before, or of this one */
+        CALL(w, "pfx_release", ERROR(PFX_ESTALE), pfx_release(w->c, o->lease));
     }
     made = OFFER_TAKEN;
     __atomic_compare_exchange_n(&o->state, &made, OFFER_NONE, false, __ATOMIC_ACQ_REL,

@@ -75,7 +75,7 @@ struct plan plan_draw(uint64_t seed, unsigned round, unsigned workers, uint32_t 
     draw_pool(&p, &d);
     if (disk && !dice_one_in(&d, 6))
         draw_disk(&p, &d);
-    p.leases = dice_one_in(&d, 4) ? 3 : 64;
+    p.leases = dice_one_in(&d, 2) ? LEASES_NEEDED : 64;
     p.spin_us = dice_one_in(&d, 2) ? 50 : 0;
     p.spill_min = dice_one_in(&d, 4) ? p.block_tokens * 2 : 0;
     p.alpha = dice_one_in(&d, 2);

@@ -308,7 +308,7 @@ void request_begin(struct actor *w, struct hand *h)
     struct pfx_lookup_args args = request_lookup(w, h);
     struct pfx_match m = {.size = sizeof m};
     w->begun++;
-    if (CALL(w, "pfx_lookup", ERROR(PFX_ENOSPC), pfx_lookup(w->c, &args, &m)) < 0)
+    if (CALL(w, "pfx_lookup", crowded(w), pfx_lookup(w->c, &args, &m)) < 0)
         return;
     if (!request_matched(w, h, &args, &m, h->version))
         return;

@@ -276,7 +276,7 @@ static void step(struct actor *w)
     uint32_t dice = dice_below(&w->dice, 16);
     if (dice == 0)
         chore(w);
-    else if (dice == 1)
+    else if (dice <= 2)
         flight_run(w);
     else if (h->lease)
         request_end(w, h);

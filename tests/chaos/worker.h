@@ -97,6 +97,7 @@ void state_keep(struct actor *w, struct hand *h);
 /* ---- mate.c, flight.c ---- */
 
 bool mate_exists(const struct actor *w);
+uint32_t crowded(const struct actor *w);          /* PFX_ENOSPC of a lookup, if that may be */
 bool mate_offer(struct actor *w, struct hand *h); /* the hand is empty then */
 void mate_serve(struct actor *w);
 bool mate_await(struct actor *w); /* until it has done with what it took; false: it does not end */
