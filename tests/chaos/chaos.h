@@ -221,6 +221,8 @@ struct house {
     unsigned fds;         /* of the first life, with nobody attached; files not counted */
     char dir[96], socket[108], log[128];
     char path[PATHS_MAX][112];
+    void (*meanwhile)(void *arg); /* while it is waited for; NULL: nothing */
+    void *arg;
     pfx *c; /* the director's own connection: maps nothing; NULL while there is none */
 };
 

@@ -250,16 +250,23 @@ static void disk_event(struct director *d, const struct event *e)
     d->calm_ms = now_ms() + e->a;
 }
 
+/* While the daemon ends. */
+static void meanwhile(void *arg)
+{
+    struct director *d = arg;
+    reap(d);
+    births(d);
+    look_at_seats(d);
+}
+
 static void restart(struct director *d, const struct event *e)
 {
     calm(d); /* what it reads when it starts must not be lies */
     house_end(&d->house, e->a);
     d->totals->restarts++;
     d->totals->disk_faults += disk_damage(&d->house, (enum damage)e->b, e->salt);
-    for (uint64_t until = now_ms() + e->c; now_ms() < until; nap_us(1000)) {
-        reap(d);
-        look_at_seats(d);
-    }
+    for (uint64_t until = now_ms() + e->c; now_ms() < until; nap_us(1000))
+        meanwhile(d);
     d->fallen = !house_start(&d->house) || !house_connect(&d->house);
 }
 
@@ -418,9 +425,12 @@ void round_run(const struct plan *p, const struct workload *work, const char *sw
     d.pulse = child();
     if (d.pulse == 0)
         pulse_run(d.stage);
+    d.house.meanwhile = meanwhile;
+    d.house.arg = &d;
     if (house_begin(&d.house, p, d.stage, swap_dir)) {
         play(&d, &schedule);
         end_workers(&d);
+        d.house.meanwhile = NULL; /* nobody is born any more */
         if (!d.fallen && !house_fell(&d.house))
             judge(&d.house, t);
         house_end(&d.house, true);

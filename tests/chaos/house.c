@@ -330,7 +330,8 @@ static bool count_fds(struct house *h)
 
 bool house_begin(struct house *h, const struct plan *p, struct stage *s, const char *swap_dir)
 {
-    *h = (struct house){.plan = p, .stage = s};
+    h->plan = p;
+    h->stage = s;
     s->life = 1;
     return make_dirs(h, swap_dir) && house_start(h) && house_connect(h) && count_fds(h);
 }
@@ -349,13 +350,16 @@ static void device_ends(struct house *h)
 static int reap(struct house *h)
 {
     int status = 0;
-    for (uint64_t until = now_ms() + STOP_MS; waitpid(h->pid, &status, WNOHANG) == 0; nap_us(300))
+    for (uint64_t until = now_ms() + STOP_MS; waitpid(h->pid, &status, WNOHANG) == 0; nap_us(300)) {
+        if (h->meanwhile)
+            h->meanwhile(h->arg);
         if (now_ms() > until) {
             kill(h->pid, SIGKILL);
             waitpid(h->pid, &status, 0);
             status = -1;
             break;
         }
+    }
     h->pid = 0;
     device_ends(h);
     return status;
