@@ -49,8 +49,9 @@ enum { SLOW = 1 };
  * that of a reserve for idle blocks to be written, half a second; a fetch waits for the disk, whose
  * operations are held up by a millisecond each at most. The rest is for two cores that twenty
  * processes share. What is not counted: time before the worker was let go on, before the daemon's
- * last end, and in which the machine let nobody run (late_ns). A call that waits for somebody who
- * is dead or stopped takes longer, or never ends: CALL_MS is when the library gives up. */
+ * last end, and in which the machine let nobody run, or its disk let nobody write. A call that
+ * waits for somebody who is dead or stopped takes longer, or never ends: CALL_MS is when the
+ * library gives up. */
 enum { DEADLINE_MS = 2000 * SLOW, CALL_MS = 5 * DEADLINE_MS };
 
 /* A lease in each hand, and some that were cancelled and are on their way back: a worker that needs
@@ -174,17 +175,18 @@ struct seat {
     uint32_t pad;
     const char *what; /* call under way; the program is the same in all processes */
     uint64_t since_ns;
-    uint64_t late_ns;     /* of the stage, when it began */
-    uint64_t released_ns; /* when it was let go on last; by the director */
+    uint64_t late_ns, disk_late_ns; /* of the stage, when it began */
+    uint64_t released_ns;           /* when it was let go on last; by the director */
     struct tally tally;
     struct offer offer;
 };
 
 struct stage {
-    uint32_t stop;    /* workers close and end */
-    uint32_t life;    /* of the daemon; odd: it is down, or about to be */
-    uint64_t down_ns; /* since when, or its last end */
-    uint64_t late_ns; /* what the pulse was late, all together */
+    uint32_t stop;         /* workers close and end */
+    uint32_t life;         /* of the daemon; odd: it is down, or about to be */
+    uint64_t down_ns;      /* since when, or its last end */
+    uint64_t late_ns;      /* what the pulse was late, all together */
+    uint64_t disk_late_ns; /* the same of the one that writes */
     uint32_t flush_begun[SPACES], flush_done[SPACES];
     uint32_t read_faults, write_faults, lies, delays, full; /* per mille; for the device */
     uint64_t disk_faults;                                   /* that it has made */
@@ -257,7 +259,7 @@ struct totals {
     struct tally tally;
     uint64_t kills, stops, restarts, flushes, audits, disk_faults, device_faults;
     uint64_t leaked_blocks, leaked_slots, leaked_disk_slots, leaked_fds;
-    uint64_t late_ns;
+    uint64_t late_ns, disk_late_ns;
     unsigned rounds, findings;
 };
 

@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -20,6 +21,8 @@ enum {
     FLUSH_TRIES = 2000,
     LATE_NS = 20 * 1000000, /* of the pulse: less is how a scheduler works */
     PULSE_US = 2000,
+    DISK_LATE_NS = 100 * 1000000, /* of the pulse that writes */
+    DISK_PULSE_US = 50000,
 };
 
 struct occupant {
@@ -39,10 +42,10 @@ struct director {
     struct house house;
     struct totals *totals;
     struct occupant seat[SEATS_MAX];
-    struct dice dice; /* for what is not in the schedule */
-    uint64_t calm_ms; /* the disk's faults end then; 0: there are none */
-    pid_t pulse;
-    bool fallen; /* the daemon is not there any more, and will not come back */
+    struct dice dice;        /* for what is not in the schedule */
+    uint64_t calm_ms;        /* the disk's faults end then; 0: there are none */
+    pid_t pulse, disk_pulse; /* the second: 0 without a disk */
+    bool fallen;             /* the daemon is not there any more, or nothing is right any more */
 };
 
 void stage_find(struct stage *s, const char *format, ...)
@@ -78,6 +81,23 @@ static void pulse_run(struct stage *s)
         uint64_t late = now_ns() - before - PULSE_US * 1000ull;
         if (late > LATE_NS)
             tally_add(&s->late_ns, late);
+    }
+}
+
+static void disk_pulse_run(struct stage *s, const char *dir)
+{
+    static _Alignas(4096) char page[4096];
+    char path[200];
+    snprintf(path, sizeof path, "%s/pulse", dir);
+    int fd = open(path, O_WRONLY | O_CREAT | O_DSYNC | O_CLOEXEC, 0600);
+    for (;;) {
+        uint64_t before = now_ns();
+        if (pwrite(fd, page, sizeof page, 0) != (ssize_t)sizeof page)
+            _exit(0); /* then nothing is taken off */
+        uint64_t late = now_ns() - before;
+        if (late > DISK_LATE_NS)
+            tally_add(&s->disk_late_ns, late);
+        nap_us(DISK_PULSE_US);
     }
 }
 
@@ -344,7 +364,7 @@ static void play(struct director *d, const struct schedule *s)
         look_at_seats(d);
         if (d->calm_ms && d->calm_ms <= now_ms())
             calm(d);
-        d->fallen |= house_fell(&d->house);
+        d->fallen |= house_fell(&d->house) || shm_load(&d->stage->n_findings) >= FINDINGS_MAX;
         nap_us(1000);
     }
 }
@@ -396,6 +416,7 @@ static void add_up(struct totals *t, const struct stage *s)
     }
     t->disk_faults += s->disk_faults;
     t->late_ns += s->late_ns;
+    t->disk_late_ns += s->disk_late_ns;
     t->findings += s->n_findings;
     t->rounds++;
 }
@@ -428,6 +449,9 @@ void round_run(const struct plan *p, const struct workload *work, const char *sw
     d.house.meanwhile = meanwhile;
     d.house.arg = &d;
     if (house_begin(&d.house, p, d.stage, swap_dir)) {
+        d.disk_pulse = p->paths ? child() : 0;
+        if (p->paths && d.disk_pulse == 0)
+            disk_pulse_run(d.stage, d.house.path[0]);
         play(&d, &schedule);
         end_workers(&d);
         d.house.meanwhile = NULL; /* nobody is born any more */
@@ -435,8 +459,10 @@ void round_run(const struct plan *p, const struct workload *work, const char *sw
             judge(&d.house, t);
         house_end(&d.house, true);
     }
-    kill(d.pulse, SIGKILL);
-    waitpid(d.pulse, NULL, 0);
+    const pid_t pulses[2] = {d.pulse, d.disk_pulse};
+    for (int i = 0; i < 2; i++)
+        if (pulses[i] > 0 && kill(pulses[i], SIGKILL) == 0)
+            waitpid(pulses[i], NULL, 0);
     t->device_faults += house_device_faults(&d.house);
     add_up(t, d.stage);
     show_findings(&d);

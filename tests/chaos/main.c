@@ -12,16 +12,17 @@
 enum { ROUND_MS = 10000, JUDGE_MS = 1500 * SLOW };
 
 static struct {
-    uint64_t seconds, seed, workers;
+    uint64_t seconds, seed, workers, round;
     const char *seed_text, *trace, *device, *swap;
     bool json, keep, schedule, help;
-} opt = {.seconds = 600, .workers = 12};
+} opt = {.seconds = 600, .workers = 12, .round = UINT64_MAX};
 
 static const struct option_row options[] = {
     {"seconds", "N", OPTION_NUMBER, &opt.seconds, 24 * 3600, "how long (default: 600)"},
     {"seed", "N", OPTION_TEXT, &opt.seed_text, 0,
      "of all that is drawn (default: $PFX_SEED, or another one each time)"},
     {"workers", "N", OPTION_NUMBER, &opt.workers, SEATS_MAX, "worker processes (default: 12)"},
+    {"round", "N", OPTION_NUMBER, &opt.round, 0, "play this one alone, 10 seconds of it, from 0"},
     {"trace", "FILE", OPTION_TEXT, &opt.trace, 0,
      "requests (default: the public traces by turns where they are, else chats)"},
     {"device", "host|cuda|mixed", OPTION_TEXT, &opt.device, 0,
@@ -163,6 +164,7 @@ static void show(const struct totals *t)
         {"cancels", t->tally.cancels},
         {"slowest_call_us", t->tally.worst_ns / 1000},
         {"machine_late_ms", t->late_ns / 1000000},
+        {"disk_late_ms", t->disk_late_ns / 1000000},
         {"verified_blocks", t->tally.verified_blocks},
         {"verified_states", t->tally.verified_states},
         {"wrong_answers", t->tally.wrong_answers},
@@ -194,12 +196,17 @@ static void show(const struct totals *t)
 static void rounds(const struct workload *work, unsigned n_work, struct totals *t)
 {
     uint64_t ms = opt.seconds * 1000, began = now_ms();
-    unsigned n = (unsigned)((ms + ROUND_MS / 2) / ROUND_MS);
+    unsigned n = (unsigned)((ms + ROUND_MS / 2) / ROUND_MS), first = 0;
     n = n ? n : 1;
-    for (unsigned i = 0; i < n && !wrongs(t); i++) {
+    if (opt.round != UINT64_MAX) {
+        ms = ROUND_MS;
+        first = (unsigned)opt.round;
+        n = first + 1;
+    }
+    for (unsigned i = first; i < n && !wrongs(t); i++) {
         /* What is left, in equal parts: a judge may take longer than was thought. */
         uint64_t left = ms - (now_ms() - began < ms ? now_ms() - began : ms);
-        uint64_t planned = opt.schedule ? ms / n : left / (n - i);
+        uint64_t planned = opt.schedule ? ms / (n - first) : left / (n - i);
         const struct workload *w = &work[i % n_work];
         bool disk = !opt.swap || strcmp(opt.swap, "off") != 0;
         struct plan p =

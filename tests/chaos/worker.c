@@ -31,6 +31,7 @@ void call_begin(struct actor *w, const char *what)
 {
     shm_store(&w->seat->what, what);
     shm_store(&w->seat->late_ns, shm_load(&w->stage->late_ns));
+    shm_store(&w->seat->disk_late_ns, shm_load(&w->stage->disk_late_ns));
     shm_store_release(&w->seat->since_ns, now_ns());
 }
 
@@ -43,7 +44,9 @@ static uint64_t time_taken(const struct actor *w, uint64_t now)
     since = down > since ? down : since;
     since = released > since ? released : since;
     uint64_t taken = now > since ? now - since : 0;
-    uint64_t late = shm_load(&w->stage->late_ns) - s->late_ns;
+    uint64_t late = shm_load(&w->stage->late_ns) - s->late_ns,
+             disk = shm_load(&w->stage->disk_late_ns) - s->disk_late_ns;
+    late = disk > late ? disk : late;
     return taken > late ? taken - late : 0;
 }
 
@@ -51,7 +54,7 @@ static void judge_time(struct actor *w)
 {
     uint64_t now = now_ns(), taken = time_taken(w, now);
     if (taken > (uint64_t)DEADLINE_MS * 1000000) {
-        nap_us(60000); /* the pulse may be later still */
+        nap_us(200000); /* the pulses may be later still */
         taken = time_taken(w, now);
     }
     if (taken > w->seat->tally.worst_ns)
