@@ -194,7 +194,9 @@ const char *pfx_why(const pfx *c);
 
 /* Give back every lease and space that this connection opened, also in a group that lives
  * on, and unmap. Calls under way get no completion. Safe on NULL, on a dead daemon and in a
- * forked child. Waits for the daemon to have given back, but not for long. */
+ * forked child. Waits for the daemon to have given back, but not for long; before that, for all
+ * that the GPUs it maps still do for this process. If a GPU's driver refuses (it is lost, or the
+ * process is about to exit), the pages are given back when the process has ended. */
 void pfx_close(pfx *c);
 
 /* Owned by the connection; it never changes. NULL for NULL. */

@@ -320,7 +320,10 @@ void daemon_uncarve(struct daemon *d)
             d->copiers[k][i] = NULL;
         }
     for (uint32_t i = 0; i < DEVICES_MAX; i++) {
-        (d->importers_left ? device_leave : device_free)(d->devices[i]);
+        if (d->importers_left)
+            device_leave(d->devices[i]);
+        else
+            (void)device_free(d->devices[i]);
         d->devices[i] = NULL;
     }
     leases_deinit(&d->leases);

@@ -50,14 +50,13 @@ bool device_is_cuda(const struct device *dev)
     return dev->share.kind != DEVICE_HOST;
 }
 
-void device_free(struct device *dev)
+bool device_free(struct device *dev)
 {
-    if (dev)
-        dev->end(dev, false);
+    return !dev || dev->end(dev, false);
 }
 
 void device_leave(struct device *dev)
 {
     if (dev)
-        dev->end(dev, true);
+        (void)dev->end(dev, true);
 }

@@ -69,8 +69,9 @@ struct copier *device_copier(struct device *dev, uint64_t buffer_bytes, unsigned
 void *device_address(const struct device *dev);
 bool device_is_cuda(const struct device *dev);
 
-/* Unmap or free it. NULL is fine. */
-void device_free(struct device *dev);
+/* Unmap or free it; of a worker's import, after what its GPU still does. NULL is fine. False: the
+ * driver has refused, and the GPU may use it until this process ends. */
+bool device_free(struct device *dev);
 /* The same while others may have it mapped: memory that would go from under them stays until this
  * process ends. */
 void device_leave(struct device *dev);

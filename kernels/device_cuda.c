@@ -110,18 +110,20 @@ static int create_fd(struct cuda_device *dev, uint64_t bytes, struct device_word
 }
 
 /* Everybody's mapping keeps it alive. */
-static void end_fd(struct device *device, bool in_use)
+static bool end_fd(struct device *device, bool in_use)
 {
     struct cuda_device *dev = (struct cuda_device *)device;
+    bool over = true;
     close(device->fd);
     if (dev->at && dev->cu.cuCtxPushCurrent(dev->context) == CUDA_OK) {
-        cuda_unmap(&dev->cu, dev->at, device->share.bytes);
+        over = cuda_unmap(&dev->cu, dev->at, device->share.bytes);
         (void)dev->cu.cuCtxPopCurrent(NULL);
     }
     if (dev->at)
         (void)dev->cu.cuDevicePrimaryCtxRelease(dev->number);
-    (void)dev->cu.cuMemRelease(dev->memory);
+    over &= dev->cu.cuMemRelease(dev->memory) == CUDA_OK;
     free(dev);
+    return over;
 }
 
 /* ---- by handle ------------------------------------------------------------------------------- */
@@ -176,16 +178,18 @@ fail:
 }
 
 /* To free it under an importer is undefined: then it ends with the process. */
-static void end_ipc(struct device *device, bool in_use)
+static bool end_ipc(struct device *device, bool in_use)
 {
     struct cuda_device *dev = (struct cuda_device *)device;
+    bool over = !in_use && dev->cu.cuCtxPushCurrent(dev->context) == CUDA_OK;
     close(device->fd);
-    if (!in_use && dev->cu.cuCtxPushCurrent(dev->context) == CUDA_OK) {
-        (void)dev->cu.cuMemFree(dev->memory);
+    if (over) {
+        over = dev->cu.cuMemFree(dev->memory) == CUDA_OK;
         (void)dev->cu.cuCtxPopCurrent(NULL);
         (void)dev->cu.cuDevicePrimaryCtxRelease(dev->number);
     }
     free(dev);
+    return over;
 }
 
 /* ---- either ------------------------------------------------------------------------------------

@@ -153,11 +153,12 @@ static int create_segment(struct host_device *dev, uint64_t bytes, bool huge, st
     return rc;
 }
 
-static void end(struct device *device, bool in_use)
+static bool end(struct device *device, bool in_use)
 {
     struct host_device *dev = (struct host_device *)device;
     segment_free(&dev->segment);
     free(dev);
+    return true;
 }
 
 static struct device *finish(struct host_device *dev)

@@ -61,10 +61,9 @@ bool cuda_map(const struct cuda_driver *cu, int number, uint64_t handle, uint64_
     return false;
 }
 
-void cuda_unmap(const struct cuda_driver *cu, uint64_t at, uint64_t bytes)
+bool cuda_unmap(const struct cuda_driver *cu, uint64_t at, uint64_t bytes)
 {
-    (void)cu->cuMemUnmap(at, bytes); /* waits for what uses it */
-    (void)cu->cuMemAddressFree(at, bytes);
+    return cu->cuMemUnmap(at, bytes) == CUDA_OK && cu->cuMemAddressFree(at, bytes) == CUDA_OK;
 }
 
 /* The mapping keeps the memory: the handle may go at once. */
@@ -103,17 +102,23 @@ static void leave(struct import *m)
     (void)m->cu.cuDevicePrimaryCtxRelease(m->number);
 }
 
-static void end(struct device *device, bool in_use)
+/* Neither cuMemUnmap nor cuIpcCloseMemHandle waits for kernels: one that loses its memory takes the
+ * context with it (vLLM issue 43020), and one that does not, for a twin of this import keeps it
+ * mapped, would write to pages that are others' by then. */
+static bool end(struct device *device, bool in_use)
 {
     struct import *m = (struct import *)device;
-    if (m->cu.cuCtxPushCurrent(m->context) == CUDA_OK) {
+    bool over = m->cu.cuCtxPushCurrent(m->context) == CUDA_OK;
+    if (over) {
+        over = m->cu.cuCtxSynchronize() == CUDA_OK;
         if (device->share.kind == DEVICE_CUDA_FD)
-            cuda_unmap(&m->cu, m->at, device->share.bytes);
+            over &= cuda_unmap(&m->cu, m->at, device->share.bytes);
         else
-            (void)m->cu.cuIpcCloseMemHandle(m->at);
+            over &= m->cu.cuIpcCloseMemHandle(m->at) == CUDA_OK;
         leave(m);
     }
     free(m);
+    return over;
 }
 
 static bool find(struct import *m, struct words *w)

@@ -304,12 +304,24 @@ START_TEST(any_call_of_an_import_may_fail)
 }
 END_TEST
 
-/* The GPU is lost while a worker is attached: closing ends, and the daemon goes on. */
+static uint64_t in_flight(pfx *c)
+{
+    struct pfx_stats s = {.size = sizeof s};
+    ck_assert_int_eq(pfx_stats(c, &s), 0);
+    return s.blocks_inflight;
+}
+
+/* The GPU is lost while a worker is attached: closing ends, and the daemon goes on. Nobody knows
+ * what the GPU still writes for that process, so the pages are in quarantine, as if it had died.
+ */
 START_TEST(the_device_disappears_from_a_worker)
 {
     struct host h;
     gpu_host(&h, "cuda:0,1", gpu_exports[_i]);
-    pfx *c = gpu_open(&h, PFX_MAP_ALL);
+    struct worker w = {.host = &h, .c = gpu_open(&h, PFX_MAP_ALL)};
+    struct held held = look(&w, "aaaabbbb");
+    ck_assert_int_eq(grab(&w, &held, 2), 0);
+    pfx *c = w.c;
     gpu_fail("*:1+:999");
     ck_assert_int_eq(pfx_ping(c), 0);
     uint64_t start = now_ms();
@@ -319,6 +331,8 @@ START_TEST(the_device_disappears_from_a_worker)
     ck_assert_msg(strstr(pfx_why(NULL), "the GPU may have been lost") != NULL, "%s", pfx_why(NULL));
     ck_assert_uint_lt(now_ms() - start, SOON_MS);
     c = gpu_open(&h, PFX_MAP_NONE); /* what needs no GPU works */
+    EVENTUALLY(SOON_MS, in_flight(c) == 2);
+    audit_clean(&h);
     pfx_close(c);
     host_kill(&h);
 }
