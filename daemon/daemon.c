@@ -170,7 +170,7 @@ void daemon_say_unused(const struct daemon *d)
 
 static int start_cache(struct daemon *d)
 {
-    char why[256];
+    char why[WHY_MAX];
     say_unused_swap(d->options);
     if (d->options->waits) {
         log_info("--bytes %llu: waiting for the first worker's layout",

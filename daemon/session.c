@@ -241,7 +241,7 @@ void session_attach(struct daemon *d, int fd, const struct hello *hello)
     struct hello h = *hello;
     struct peer peer = {0};
     struct session *s = NULL;
-    char why[256] = "the kernel does not say who this is";
+    char why[WHY_MAX] = "the kernel does not say who this is";
     int status = peer_identify(fd, &peer) ? check_sizes(&h, why, sizeof why) : STATUS_EACCESS;
     if (status == 0 && d->n_sessions + d->n_ghosts >= d->options->max_workers) {
         snprintf(why, sizeof why, "%u workers are attached%s, and --max-workers allows no more",

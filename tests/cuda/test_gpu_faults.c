@@ -90,6 +90,10 @@ static const struct refusal refusals[] = {
      "cuMemExportToShareableHandle:1:800",
      ON("--device", "cuda"),
      {"could not be exported as a descriptor", "check the container's capabilities"}},
+    {"FAKE_CUDA_FAIL", /* the longest sentence */
+     "cuMemExportToShareableHandle:1:205",
+     ON("--device", "cuda"),
+     {"could not be exported as a descriptor", "try --cuda-export fd\n"}},
     {"FAKE_CUDA_FAIL",
      "cuIpcGetMemHandle:1:801",
      ON("--device", "cuda", "--cuda-export", "ipc"),
