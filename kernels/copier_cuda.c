@@ -4,7 +4,7 @@
  *   the kernel   many small pages. Out: the list goes to the device, the kernel gathers the
  *                pages into the stage, one large copy brings that to the buffer. In: reversed
  *   the engine   few or large pages: each is a copy of its own, in batches where the driver has
- *                those (CUDA 13). No stage, no work for the processors that compute
+ *                those (CUDA 12.8). No stage, no work for the processors that compute
  *
  *      OUT  pages --kernel--> stage --one copy--> buffer
  *           pages ------copy, copy, copy--------> buffer
@@ -43,18 +43,27 @@ static uint64_t stage_of(const struct copier_cuda *c, unsigned buffer)
 
 /* ---- the engine ---- */
 
+/* The hints of where memory is count for memory without a place of its own: pageable, for one. */
+static bool has_batches(const struct copier_cuda *c)
+{
+    return c->pinned && (c->cu->cuMemcpyBatchAsync || c->cu->cuMemcpyBatchAsync_v12080);
+}
+
 static int batch(struct copier_cuda *c, unsigned buffer, unsigned n)
 {
     struct cuda_copy_attributes attributes = {.order = CUDA_ORDER_STREAM};
-    size_t first = 0;
-    for (unsigned at = 0; at < n; at += BATCH) {
+    size_t first = 0, failed;
+    int rc = 0;
+    for (unsigned at = 0; at < n && !rc; at += BATCH) {
         unsigned most = n - at < BATCH ? n - at : BATCH;
-        int rc = COPIER_CALL(c, cuMemcpyBatchAsync, c->to + at, c->from + at, c->sizes + at, most,
+        if (c->cu->cuMemcpyBatchAsync)
+            rc = COPIER_CALL(c, cuMemcpyBatchAsync, c->to + at, c->from + at, c->sizes + at, most,
                              &attributes, &first, 1, c->stream[buffer]);
-        if (rc)
-            return rc;
+        else
+            rc = COPIER_CALL(c, cuMemcpyBatchAsync_v12080, c->to + at, c->from + at, c->sizes + at,
+                             most, &attributes, &first, 1, &failed, c->stream[buffer]);
     }
-    return 0;
+    return rc;
 }
 
 static int one_by_one(struct copier_cuda *c, unsigned buffer, enum copier_way way, unsigned n)
@@ -80,7 +89,7 @@ int copier_by_engine(struct copier_cuda *c, unsigned buffer, enum copier_way way
         c->from[i] = way == COPIER_OUT ? pool + parts[i].pool : host + parts[i].buffer;
         c->sizes[i] = parts[i].bytes;
     }
-    if (c->cu->cuMemcpyBatchAsync && n > 1)
+    if (n > 1 && has_batches(c))
         return batch(c, buffer, n);
     return one_by_one(c, buffer, way, n);
 }
@@ -274,8 +283,8 @@ static int start(struct copier_cuda *c, char *note, size_t n_note)
     c->engine_from = c->copier.config.engine_from;
     if (c->engine_from != COPIER_ENGINE)
         load_kernel(c, note, n_note);
-    if (!c->cu->cuMemcpyBatchAsync)
-        note_add(note, n_note, "the driver has no batch copy (CUDA 13 brought it)");
+    if (!c->cu->cuMemcpyBatchAsync && !c->cu->cuMemcpyBatchAsync_v12080)
+        note_add(note, n_note, "the driver has no batch copy (CUDA 12.8 brought it)");
     if (c->engine_from == COPIER_ENGINE)
         return rc;
     if (!c->kernel)

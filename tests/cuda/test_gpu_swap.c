@@ -84,6 +84,41 @@ START_TEST(blocks_of_gpus_on_disk)
 }
 END_TEST
 
+/* Whatever the driver has and grants: batches of CUDA 13 and of 12.8, none, no pinned memory, no
+ * kernels. Several blocks go through a buffer at a time. */
+START_TEST(drivers_that_lack_something)
+{
+    static const struct {
+        const char *name, *value, *says;
+    } lacks[] = {
+        {"FAKE_CUDA_VERSION", "13000", NULL},
+        {"FAKE_CUDA_VERSION", "12080", NULL},
+        {"FAKE_CUDA_VERSION", "12070", "the driver has no batch copy (CUDA 12.8 brought it)"},
+        {"FAKE_CUDA_FAIL", "cuMemHostRegister:1+:2", "the buffers are not pinned"},
+        {"FAKE_CUDA_FAIL", "cuModuleLoadData:1+:209", "build with an nvcc that knows the GPU"},
+    };
+    struct site s;
+    site_init(&s, "64M");
+    site_set(&s, "--device", "cuda:0,1");
+    site_set(&s, "--block-bytes", "64K");
+    site_set(&s, "--blocks", "64");
+    setenv("FAKE_CUDA_PAGEABLE", "1", 1);
+    setenv(lacks[_i].name, lacks[_i].value, 1);
+    site_start(&s);
+    if (lacks[_i].says)
+        ck_assert(host_logged(&s.h, lacks[_i].says));
+    else
+        ck_assert(!host_logged(&s.h, "no batch copy"));
+    cache_all(&s);
+    disk_used_is(&s, 2 * N);
+    ck_assert_uint_eq(evict_pages(&s, 64), 0);
+    ck_assert_uint_eq(read_all(&s), 8 * N);
+    site_again(&s);
+    ck_assert_uint_eq(read_all(&s), 8 * N);
+    site_deinit(&s);
+}
+END_TEST
+
 /* Nothing is written, nothing spins, the file is as well as ever, and the pool is one without a
  * disk. */
 START_TEST(nothing_comes_out)
@@ -145,6 +180,7 @@ Suite *test_suite(void)
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 60 * SLOW);
     tcase_add_loop_test(t, blocks_of_gpus_on_disk, 0, 2);
+    tcase_add_loop_test(t, drivers_that_lack_something, 0, 5);
     tcase_add_test(t, nothing_comes_out);
     tcase_add_test(t, nothing_goes_in);
     suite_add_tcase(s, t);
