@@ -22,6 +22,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 enum {
     BATCH = 1024, /* a driver hung on 50,000 copies in one batch (vLLM issue 49276) */
@@ -297,6 +298,8 @@ static int start(struct copier_cuda *c, char *note, size_t n_note)
 int copier_cuda_start(struct copier_cuda *c, char *note, size_t n_note)
 {
     c->cu = c->copier.config.cuda;
+    if (!c->copier.config.stuck)
+        c->copier.config.stuck = &c->stuck;
     int rc = enter(c);
     if (rc)
         return rc;
@@ -304,6 +307,30 @@ int copier_cuda_start(struct copier_cuda *c, char *note, size_t n_note)
     rc = start(c, note, n_note);
     leave(c);
     return rc;
+}
+
+/* Of a GPU that is stuck an event says so; the calls that wait would wait for ever. */
+static bool comes_back(const struct copier_cuda *c, unsigned buffer, unsigned *ms)
+{
+    const struct timespec nap = {.tv_nsec = 1000000};
+    while (c->cu->cuEventQuery(c->event[buffer]) == CUDA_NOT_READY) {
+        if (*ms == 0)
+            return false;
+        nanosleep(&nap, NULL);
+        --*ms;
+    }
+    return true;
+}
+
+void copier_wait(struct copier *copier, unsigned *ms)
+{
+    struct copier_cuda *c = (struct copier_cuda *)copier;
+    if (!copier || !copier->config.cuda || !c->entered || enter(c))
+        return;
+    for (unsigned i = 0; i < copier->config.n_buffers; i++)
+        if (copier->state[i] == BUFFER_MOVING && !comes_back(c, i, ms))
+            *copier->config.stuck = true;
+    leave(c);
 }
 
 /* Whatever the driver says, the rest is tried. If it does not say that copies are over, because the
@@ -314,7 +341,9 @@ static bool cuda_free(struct copier *copier)
     bool over = true;
     if (!c->entered)
         return true;
-    if (enter(c))
+    unsigned ms = *copier->config.stuck ? 0 : COPIER_WAIT_MS;
+    copier_wait(copier, &ms);
+    if (*copier->config.stuck || enter(c))
         return false;
     for (unsigned i = 0; i < copier->config.n_buffers; i++) {
         if (c->stream[i]) {

@@ -55,8 +55,7 @@ bool device_free(struct device *dev)
     return !dev || dev->end(dev, false);
 }
 
-void device_leave(struct device *dev)
+bool device_leave(struct device *dev)
 {
-    if (dev)
-        (void)dev->end(dev, true);
+    return !dev || dev->end(dev, true);
 }

@@ -74,7 +74,7 @@ bool device_is_cuda(const struct device *dev);
 bool device_free(struct device *dev);
 /* The same while others may have it mapped: memory that would go from under them stays until this
  * process ends. */
-void device_leave(struct device *dev);
+bool device_leave(struct device *dev);
 
 /* "process 12 (python3) and process 34 (python3) use a GPU", as far as /proc shows it to us. */
 void device_users(char *text, size_t n);

@@ -25,6 +25,7 @@ struct cuda_device {
     uint64_t memory; /* fd: the handle; ipc: the address */
     void *context;   /* ipc; fd: once it is mapped here */
     uint64_t at;     /* where it is mapped here; 0: it is not */
+    bool stuck;      /* a copier's work does not come back: what waits for it would hang */
 };
 
 static int refuse(const struct cuda_device *dev, int result, const char *what,
@@ -113,8 +114,10 @@ static int create_fd(struct cuda_device *dev, uint64_t bytes, struct device_word
 static bool end_fd(struct device *device, bool in_use)
 {
     struct cuda_device *dev = (struct cuda_device *)device;
-    bool over = true;
+    bool over = !dev->stuck;
     close(device->fd);
+    if (dev->stuck)
+        goto end;
     if (dev->at && dev->cu.cuCtxPushCurrent(dev->context) == CUDA_OK) {
         over = cuda_unmap(&dev->cu, dev->at, device->share.bytes);
         (void)dev->cu.cuCtxPopCurrent(NULL);
@@ -122,6 +125,7 @@ static bool end_fd(struct device *device, bool in_use)
     if (dev->at)
         (void)dev->cu.cuDevicePrimaryCtxRelease(dev->number);
     over &= dev->cu.cuMemRelease(dev->memory) == CUDA_OK;
+end:
     free(dev);
     return over;
 }
@@ -181,9 +185,9 @@ fail:
 static bool end_ipc(struct device *device, bool in_use)
 {
     struct cuda_device *dev = (struct cuda_device *)device;
-    bool over = !in_use && dev->cu.cuCtxPushCurrent(dev->context) == CUDA_OK;
+    bool over = !dev->stuck;
     close(device->fd);
-    if (over) {
+    if (over && !in_use && (over = dev->cu.cuCtxPushCurrent(dev->context) == CUDA_OK)) {
         over = dev->cu.cuMemFree(dev->memory) == CUDA_OK;
         (void)dev->cu.cuCtxPopCurrent(NULL);
         (void)dev->cu.cuDevicePrimaryCtxRelease(dev->number);
@@ -286,6 +290,7 @@ struct copier *device_copier(struct device *device, uint64_t buffer_bytes, unsig
         .cuda = &dev->cu,
         .context = dev->context,
         .engine_from = engine_from,
+        .stuck = &dev->stuck,
     };
     return copier_new(&config, words->why, sizeof words->why, words->note, sizeof words->note);
 }

@@ -2,11 +2,15 @@
  * The disk tier of a pool on GPUs, by a daemon: blocks so large that each is a copy of the
  * engine's, so that the driver can fail those of one way alone.
  */
+#include "kernels/copier.h"
 #include "tests/scenario/disk_site.h"
+#include "tests/states.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 
 enum { N = 6 };
 
@@ -174,6 +178,50 @@ START_TEST(nothing_goes_in)
 }
 END_TEST
 
+/* ---- a GPU that is stuck -------------------------------------------------------------------- */
+
+/* What waits for its copies waits, others go on, and a stop ends all the same: the disk's, after
+ * what it waits for operations that do not come back. */
+START_TEST(stuck_under_the_disk)
+{
+    enum { DRAIN_MS = 30 * 1000, STOP_MS = DRAIN_MS + 10 * 1000 };
+    struct site s;
+    siginfo_t ended = {0};
+    site_of_gpus(&s, "cuda:0,1");
+    setenv("FAKE_CUDA_STUCK", "1", 1);
+    site_start(&s);
+    unsetenv("FAKE_CUDA_STUCK");
+    cache_all(&s);
+    ck_assert_uint_eq(read_all(&s), 8 * N);
+    ck_assert_uint_eq(counters(&s.w).disk_used, 0);
+    ck_assert_int_eq(kill(s.h.pid, SIGTERM), 0);
+    EVENTUALLY(STOP_MS, waitid(P_PID, (id_t)s.h.pid, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+                            ended.si_pid == s.h.pid);
+    site_stop(&s);
+    site_deinit(&s);
+}
+END_TEST
+
+START_TEST(stuck_under_the_memory_tier)
+{
+    struct host h;
+    struct worker w;
+    struct pfx_spilled spilled = {.size = sizeof spilled};
+    setenv("FAKE_CUDA_STUCK", "1", 1);
+    setenv("FAKE_CUDA_ATTRIBUTES", _i ? "103=0" : "103=1", 1);
+    host_states(&h, 14, 4, 2, 4);
+    unsetenv("FAKE_CUDA_STUCK");
+    worker_open_timeout(&w, &h, 300 * SLOW);
+    keep(&w, "aaaabbbb", 8, PFX_EXACT, 0);
+    ck_assert_int_eq(pfx_snapshot_spill(w.c, 0, &spilled), PFX_ETIMEDOUT);
+    ck_assert_int_eq(pfx_ping(w.c), 0);
+    worker_close(&w);
+    uint64_t began = now_ms();
+    host_stop(&h);
+    ck_assert_uint_lt(now_ms() - began, COPIER_WAIT_MS + 3000 * SLOW);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("gpu_swap");
@@ -183,6 +231,8 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, drivers_that_lack_something, 0, 5);
     tcase_add_test(t, nothing_comes_out);
     tcase_add_test(t, nothing_goes_in);
+    tcase_add_test(t, stuck_under_the_disk);
+    tcase_add_loop_test(t, stuck_under_the_memory_tier, 0, 2);
     suite_add_tcase(s, t);
     return s;
 }

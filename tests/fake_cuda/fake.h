@@ -19,6 +19,8 @@
  *   FAKE_CUDA_FAIL=NAME:N:CODE,.. the Nth call of NAME returns CODE; N+: it and all later ones;
  *                                 * as NAME: any call
  *   FAKE_CUDA_DELAY_US=N      what is asynchronous begins up to that much later
+ *   FAKE_CUDA_STUCK=N         the Nth copy or kernel of the process never ends; nor does the
+ *                             process then, if it is the driver's to end it (exit)
  *   FAKE_CUDA_PAGEABLE=1      copies may use host memory that is not pinned, and are waited for
  *                             then, as the real one does; else that is misuse
  *   FAKE_CUDA_TOUCH=0         this process cannot touch device memory by its address, as with a
@@ -109,6 +111,7 @@ int fake_submit(void *stream, const char *what, const struct fake_use *use, unsi
 void fake_finish(void *stream);
 /* Nothing that the host does not know to be over uses this memory, or the process dies. */
 void fake_unused(uint64_t address, size_t bytes, const char *what);
+bool fake_stuck(void); /* something is under way that never ends */
 void fake_streams_forked(void);
 void fake_streams_facts(struct fake_facts *facts);
 void fake_kernels_facts(struct fake_facts *facts);

@@ -428,6 +428,8 @@ struct fake_facts fake_cuda_facts(void)
 
 __attribute__((destructor)) static void look_back(void)
 {
+    while (fake.pid == getpid() && fake_stuck())
+        pause();
     if (fake.pid != getpid() || strcmp(fake_environment("FAKE_CUDA_LEAKS", "0"), "0") == 0)
         return;
     struct fake_facts f = fake_cuda_facts();

@@ -59,6 +59,7 @@ static uint64_t numbers[FAKE_STREAMS_MAX]; /* goes on when a stream's place is t
 static struct clocks host;
 static struct use uses[USES_MAX];
 static unsigned n_uses, n_events;
+static unsigned long n_begun; /* of copies and kernels */
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
 static void merge(struct clocks *to, const struct clocks *from)
@@ -80,6 +81,12 @@ static void delay(void)
     nanosleep(&(struct timespec){us / 1000000, us % 1000000 * 1000}, NULL);
 }
 
+bool fake_stuck(void)
+{
+    unsigned long stuck = strtoul(fake_environment("FAKE_CUDA_STUCK", "0"), NULL, 10);
+    return stuck && n_begun >= stuck;
+}
+
 /* ---- a stream's thread ------------------------------------------------------------------------
  */
 
@@ -91,6 +98,9 @@ static void perform(struct operation *o)
     else if (o->event)
         o->event->reached = o->times;
     else {
+        ++n_begun;
+        while (fake_stuck())
+            pthread_cond_wait(&changed, &fake_lock);
         pthread_mutex_unlock(&fake_lock);
         delay();
         o->fn(o->arg);
