@@ -266,6 +266,7 @@ void session_attach(struct daemon *d, int fd, const struct hello *hello)
     }
     daemon_publish(d);
     if (!send_welcome(d, s)) {
+        s->maps = 0; /* it has nothing to map */
         session_end(d, s, false, "its welcome could not be sent");
         return;
     }

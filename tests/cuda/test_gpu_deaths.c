@@ -330,6 +330,28 @@ START_TEST(ghosts_are_counted)
 }
 END_TEST
 
+/* Whom the daemon answered too late has mapped nothing: he leaves nobody behind, however often he
+ * tries. */
+START_TEST(who_gave_up_waiting_leaves_nothing)
+{
+    struct host h;
+    pfx *c;
+    HOST_START(&h, "--device", "cuda", "--max-workers", "4");
+    struct pfx_options o = worker_options(&h);
+    o.timeout_ms = 100;
+    host_pause(&h);
+    for (int i = 0; i < 6; i++)
+        ck_assert_int_eq(pfx_open(&o, &c), PFX_ETIMEDOUT);
+    host_resume(&h);
+    c = gpu_open(&h, PFX_MAP_ALL);
+    struct pfx_stats s = {.size = sizeof s};
+    EVENTUALLY(SOON_MS, pfx_stats(c, &s) == 0 && s.workers == 1);
+    audit_clean(&h);
+    pfx_close(c);
+    host_stop(&h);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("gpu deaths");
@@ -343,6 +365,7 @@ Suite *test_suite(void)
     tcase_add_test(t, the_name_is_free_at_once);
     tcase_add_loop_test(t, two_ghosts_of_a_group, 0, 2);
     tcase_add_test(t, ghosts_are_counted);
+    tcase_add_test(t, who_gave_up_waiting_leaves_nothing);
     suite_add_tcase(s, t);
     return s;
 }
