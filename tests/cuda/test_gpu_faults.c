@@ -2,7 +2,9 @@
  * What can be wrong with GPUs: one sentence that names the cause and the remedy, and an exit or a
  * PFX error, soon; and nothing is left behind.
  */
+#include "kernels/device.h"
 #include "tests/cuda/gpu.h"
+#include "tests/raw.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -342,20 +344,72 @@ START_TEST(the_device_disappears_from_a_worker)
 }
 END_TEST
 
-/* The daemon of a legacy handle is gone before the worker opens it: not a wrong byte, a sentence.
- */
-START_TEST(a_handle_of_a_dead_daemon)
+/* kill -9 of the daemon between WELCOME and the import. A descriptor keeps the memory; a handle is
+ * not opened to a wrong byte, but refused with a sentence. */
+START_TEST(the_daemon_dies_before_the_import)
 {
     struct host h;
-    struct cuda_driver cu;
-    char why[400];
-    gpu_host(&h, "cuda", "ipc");
-    pfx *c = gpu_open(&h, PFX_MAP_ALL);
-    ck_assert(cuda_open(&cu, why, sizeof why));
+    struct raw r;
+    char why[400] = "";
+    struct hello hello = raw_hello("early");
+    gpu_host(&h, "cuda", gpu_exports[_i]);
+    pfx_close(gpu_open(&h, PFX_MAP_ALL)); /* so that the driver is loaded */
+    ck_assert(raw_greet(&r, &h, &hello));
     host_kill(&h);
-    memset(pfx_block_address(c, 0, 1), 1, 64); /* what was open stays open */
+    struct device *d = device_import(&r.welcome.device[0], r.fds[3], why, sizeof why);
+    ck_assert_int_eq(d != NULL, _i == 0);
+    if (d) {
+        memset(device_address(d), 0x5a, device_bytes(d));
+        ck_assert(device_free(d));
+    } else {
+        ck_assert_msg(strstr(why, "the daemon that made the handle is gone") != NULL, "%s", why);
+    }
+    ck_assert_uint_eq(gpu_facts().mappings + gpu_facts().contexts + gpu_facts().handles, 0);
+    raw_close(&r);
+}
+END_TEST
+
+/* What was open stays open. */
+START_TEST(the_daemon_dies_after_the_import)
+{
+    struct host h;
+    gpu_host(&h, "cuda", gpu_exports[_i]);
+    pfx *c = gpu_open(&h, PFX_MAP_ALL);
+    host_kill(&h);
+    memset(pfx_block_address(c, 0, 1), 1, 64);
     pfx_close(c);
-    ck_assert_uint_eq(gpu_facts().mappings, 0);
+    ck_assert_uint_eq(gpu_facts().mappings + gpu_facts().contexts + gpu_facts().handles, 0);
+}
+END_TEST
+
+/* What is no pool is refused with a sentence, and nothing of it is left. */
+START_TEST(what_is_no_pool)
+{
+    struct host h;
+    struct raw r;
+    struct hello hello = raw_hello("wrong");
+    gpu_host(&h, "cuda", gpu_exports[_i]);
+    pfx_close(gpu_open(&h, PFX_MAP_ALL)); /* so that the driver is loaded */
+    ck_assert(raw_greet(&r, &h, &hello));
+    struct wire_device all[4];
+    for (int i = 0; i < 4; i++)
+        all[i] = r.welcome.device[0];
+    all[1].uuid[0] ^= 1;
+    memset(all[2].handle, _i ? 0xff : 0, sizeof all[2].handle);
+    all[3].kind = 77;
+    static const char *const says[4] = {"", "which this process does not see", "could not be",
+                                        "a kind of device that this library does not know"};
+    for (int i = _i; i < 4; i++) { /* a handle's placeholder is not looked at */
+        char why[400] = "";
+        int fd = i < 3 ? r.fds[2] : r.fds[3]; /* the index */
+        ck_assert_ptr_null(device_import(&all[i], fd, why, sizeof why));
+        ck_assert_msg(strlen(why) > 20 && strstr(why, says[i]) != NULL, "%d: %s", i, why);
+        ck_assert_uint_eq(gpu_facts().mappings + gpu_facts().contexts + gpu_facts().handles, 0);
+    }
+    char why[400];
+    ck_assert_ptr_null(device_import(&all[2], -1, why, sizeof why));
+    raw_close(&r);
+    host_kill(&h);
 }
 END_TEST
 
@@ -370,7 +424,9 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, the_worker_is_told_what_is_wrong, 0, IMPORT_REFUSALS);
     tcase_add_loop_test(t, any_call_of_an_import_may_fail, 0, EXPORTS);
     tcase_add_loop_test(t, the_device_disappears_from_a_worker, 0, EXPORTS);
-    tcase_add_test(t, a_handle_of_a_dead_daemon);
+    tcase_add_loop_test(t, the_daemon_dies_before_the_import, 0, EXPORTS);
+    tcase_add_loop_test(t, the_daemon_dies_after_the_import, 0, EXPORTS);
+    tcase_add_loop_test(t, what_is_no_pool, 0, EXPORTS);
     suite_add_tcase(s, t);
     return s;
 }
