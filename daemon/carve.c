@@ -5,6 +5,7 @@
 #include "daemon/geometry.h"
 #include "daemon/handshake.h"
 #include "daemon/log.h"
+#include "shm/clock.h"
 #include "shm/status.h"
 
 #include <errno.h>
@@ -309,9 +310,9 @@ static bool make_disk(struct daemon *d, const struct geometry *g, char *why, siz
 /* Those of a device that is stuck are known before any is freed. */
 static void free_copiers(struct daemon *d)
 {
-    unsigned ms = COPIER_WAIT_MS;
+    uint64_t until = clock_ns() + COPIER_WAIT_MS * 1000000ull;
     for (int i = 0; i < SWAP_STORES * DEVICES_MAX; i++)
-        copier_wait(d->copiers[i / DEVICES_MAX][i % DEVICES_MAX], &ms);
+        copier_wait(d->copiers[i / DEVICES_MAX][i % DEVICES_MAX], until);
     for (int i = 0; i < SWAP_STORES * DEVICES_MAX; i++) {
         struct copier **c = &d->copiers[i / DEVICES_MAX][i % DEVICES_MAX];
         copier_free(*c);

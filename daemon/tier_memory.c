@@ -17,6 +17,7 @@
  */
 #include "daemon/list.h"
 #include "daemon/tier.h"
+#include "shm/clock.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -232,9 +233,9 @@ static bool memory_step(struct tier *t, struct tier_over *over, unsigned *n_over
 static void memory_free(struct tier *t)
 {
     struct tier_memory *m = (struct tier_memory *)t;
-    unsigned ms = COPIER_WAIT_MS;
+    uint64_t until = clock_ns() + COPIER_WAIT_MS * 1000000ull;
     for (uint32_t i = 0; i < m->config.n_devices; i++)
-        copier_wait(m->config.copier[i], &ms);
+        copier_wait(m->config.copier[i], until);
     for (uint32_t i = 0; i < m->config.n_devices; i++)
         copier_free(m->config.copier[i]);
     if (m->rooms)

@@ -24,7 +24,7 @@
 
 struct copier;
 
-enum { COPIER_PARTS = 4096, COPIER_ALIGN = 16, COPIER_BUFFERS = 16 };
+enum { COPIER_PARTS = 4096, COPIER_ALIGN = 16, COPIER_BUFFERS = 16, COPIER_WAIT_MS = 5000 };
 
 /* Offsets. Parts are fast where the pool's is a multiple of COPIER_ALIGN; the buffer's must be.
  * What stands between two parts in the buffer is lost. */
@@ -56,12 +56,11 @@ struct copier_config {
  * could not be had. */
 struct copier *copier_new(const struct copier_config *config, char *why, size_t n_why, char *note,
                           size_t n_note);
-/* Waits for what is under way, *ms milliseconds at most, and takes off what it took. What does not
- * come back in that time may use buffers and pool as long as the process lives, and most calls of
- * the driver would wait for it: then *stuck is set, and no copier of the device frees anything. */
-void copier_wait(struct copier *c, unsigned *ms);
-enum { COPIER_WAIT_MS = 5000 };
-/* Waits so long, unless the device is stuck. */
+/* Waits for what is under way, until then (clock_ns) at most. What has not come back may use
+ * buffers and pool as long as the process lives, and most calls of the driver would wait for it:
+ * then *stuck is set, and no copier of the device frees anything. */
+void copier_wait(struct copier *c, uint64_t until_ns);
+/* It waits itself as well, unless the device is stuck. */
 void copier_free(struct copier *c);
 
 /* All buffers, one after the other, as long as the copier lives. */

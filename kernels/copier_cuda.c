@@ -17,6 +17,7 @@
  */
 #include "kernels/block_copy_image.h"
 #include "kernels/copier_private.h"
+#include "shm/clock.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -310,25 +311,24 @@ int copier_cuda_start(struct copier_cuda *c, char *note, size_t n_note)
 }
 
 /* Of a GPU that is stuck an event says so; the calls that wait would wait for ever. */
-static bool comes_back(const struct copier_cuda *c, unsigned buffer, unsigned *ms)
+static bool comes_back(const struct copier_cuda *c, unsigned buffer, uint64_t until_ns)
 {
     const struct timespec nap = {.tv_nsec = 1000000};
     while (c->cu->cuEventQuery(c->event[buffer]) == CUDA_NOT_READY) {
-        if (*ms == 0)
+        if (clock_ns() >= until_ns)
             return false;
         nanosleep(&nap, NULL);
-        --*ms;
     }
     return true;
 }
 
-void copier_wait(struct copier *copier, unsigned *ms)
+void copier_wait(struct copier *copier, uint64_t until_ns)
 {
     struct copier_cuda *c = (struct copier_cuda *)copier;
     if (!copier || !copier->config.cuda || !c->entered || enter(c))
         return;
     for (unsigned i = 0; i < copier->config.n_buffers; i++)
-        if (copier->state[i] == BUFFER_MOVING && !comes_back(c, i, ms))
+        if (copier->state[i] == BUFFER_MOVING && !comes_back(c, i, until_ns))
             *copier->config.stuck = true;
     leave(c);
 }
@@ -341,8 +341,8 @@ static bool cuda_free(struct copier *copier)
     bool over = true;
     if (!c->entered)
         return true;
-    unsigned ms = *copier->config.stuck ? 0 : COPIER_WAIT_MS;
-    copier_wait(copier, &ms);
+    if (!*copier->config.stuck)
+        copier_wait(copier, clock_ns() + COPIER_WAIT_MS * 1000000ull);
     if (*copier->config.stuck || enter(c))
         return false;
     for (unsigned i = 0; i < copier->config.n_buffers; i++) {

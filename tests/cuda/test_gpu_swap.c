@@ -25,12 +25,15 @@ static void site_of_gpus(struct site *s, const char *devices)
     site_set(s, "--blocks", "64");
 }
 
-/* The daemon's driver alone, from its start on. */
+/* The daemon's driver alone, from its start on. (Its worker is in this process.) */
 static void start_failing(struct site *s, const char *faults)
 {
+    void (*inject)(const char *) = NULL;
     setenv("FAKE_CUDA_FAIL", faults, 1);
     site_start(s);
     unsetenv("FAKE_CUDA_FAIL");
+    *(void **)(&inject) = fake_cuda("fake_cuda_fail");
+    inject(NULL);
 }
 
 static bool healthy(const struct site *s)
@@ -178,13 +181,51 @@ START_TEST(nothing_goes_in)
 }
 END_TEST
 
+/* A round of what moves blocks; none of it may take long. */
+static void round_of_moves(struct site *s)
+{
+    enum { ROUND_MS = 4000 };
+    uint64_t began = now_ms();
+    for (uint32_t i = 0; i < N; i++) {
+        struct seq q = path(i);
+        q.n = 8;
+        (void)cache_seq(&s->w, &q, 0);
+    }
+    (void)evict_pages(s, 16);
+    (void)read_all(s);
+    ck_assert_uint_lt(now_ms() - began, ROUND_MS * SLOW);
+}
+
+/* The GPU is lost at some call, while blocks go out and come in: no call hangs, none brings a wrong
+ * byte (read_all looks), the pool's counts are right, and a stop ends. Fewer than 100 calls start
+ * it, and a round makes some hundred. */
+START_TEST(the_gpu_is_lost_under_the_disk)
+{
+    struct rng rng = rng_seeded("the_gpu_is_lost_under_the_disk");
+    for (int i = 0; i < 6; i++) {
+        struct site s;
+        char fault[32];
+        site_of_gpus(&s, "cuda:0,1");
+        site_set(&s, "--blocks", "16");
+        site_set(&s, "--cuda-export", i % 2 ? "fd" : "ipc");
+        snprintf(fault, sizeof fault, "*:%u+:999", 100 + rng_below(&rng, 500));
+        start_failing(&s, fault);
+        for (int k = 0; k < 4; k++)
+            round_of_moves(&s);
+        ck_assert(host_logged(&s.h, "the GPU may have been lost"));
+        site_stop(&s);
+        site_deinit(&s);
+    }
+}
+END_TEST
+
 /* ---- a GPU that is stuck -------------------------------------------------------------------- */
 
 /* What waits for its copies waits, others go on, and a stop ends all the same: the disk's, after
  * what it waits for operations that do not come back. */
 START_TEST(stuck_under_the_disk)
 {
-    enum { DRAIN_MS = 30 * 1000, STOP_MS = DRAIN_MS + 10 * 1000 };
+    enum { DRAIN_MS = 30 * 1000, STOP_MS = DRAIN_MS + 30 * 1000 };
     struct site s;
     siginfo_t ended = {0};
     site_of_gpus(&s, "cuda:0,1");
@@ -231,6 +272,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, drivers_that_lack_something, 0, 5);
     tcase_add_test(t, nothing_comes_out);
     tcase_add_test(t, nothing_goes_in);
+    tcase_add_test(t, the_gpu_is_lost_under_the_disk);
     tcase_add_test(t, stuck_under_the_disk);
     tcase_add_loop_test(t, stuck_under_the_memory_tier, 0, 2);
     suite_add_tcase(s, t);
