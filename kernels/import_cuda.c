@@ -104,19 +104,20 @@ static void leave(struct import *m)
 
 /* Neither cuMemUnmap nor cuIpcCloseMemHandle waits for kernels: one that loses its memory takes the
  * context with it (vLLM issue 43020), and one that does not, for a twin of this import keeps it
- * mapped, would write to pages that are others' by then. */
+ * mapped, would write to pages that are others' by then. So what the driver refuses stays. */
 static bool end(struct device *device, bool in_use)
 {
     struct import *m = (struct import *)device;
-    bool over = m->cu.cuCtxPushCurrent(m->context) == CUDA_OK;
-    if (over) {
-        over = m->cu.cuCtxSynchronize() == CUDA_OK;
-        if (device->share.kind == DEVICE_CUDA_FD)
-            over &= cuda_unmap(&m->cu, m->at, device->share.bytes);
-        else
-            over &= m->cu.cuIpcCloseMemHandle(m->at) == CUDA_OK;
+    bool entered = m->cu.cuCtxPushCurrent(m->context) == CUDA_OK;
+    bool over = entered && m->cu.cuCtxSynchronize() == CUDA_OK;
+    if (over && device->share.kind == DEVICE_CUDA_FD)
+        over = cuda_unmap(&m->cu, m->at, device->share.bytes);
+    else if (over)
+        over = m->cu.cuIpcCloseMemHandle(m->at) == CUDA_OK;
+    if (over)
         leave(m);
-    }
+    else if (entered)
+        (void)m->cu.cuCtxPopCurrent(NULL);
     free(m);
     return over;
 }

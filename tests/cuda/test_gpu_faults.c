@@ -365,6 +365,28 @@ START_TEST(the_device_disappears_from_a_worker)
 }
 END_TEST
 
+/* The driver does not wait (a graph is being captured, say): what its work may use is not unmapped
+ * under it, nor are its pages given to others. */
+START_TEST(a_close_that_the_driver_refuses)
+{
+    struct host h;
+    gpu_host(&h, "cuda", gpu_exports[_i]);
+    struct worker w = {.host = &h, .c = gpu_open(&h, PFX_MAP_ALL)};
+    struct held held = look(&w, "aaaabbbb");
+    ck_assert_int_eq(grab(&w, &held, 2), 0);
+    void *page = pfx_block_address(w.c, 0, held.table[0]);
+    gpu_fail("cuCtxSynchronize:1:900");
+    pfx_close(w.c);
+    gpu_fail(NULL);
+    ck_assert_uint_eq(gpu_facts().mappings, 1);
+    memset(page, 1, 64);
+    pfx *c = gpu_open(&h, PFX_MAP_NONE);
+    EVENTUALLY(SOON_MS, in_flight(c) == 2);
+    pfx_close(c);
+    host_kill(&h);
+}
+END_TEST
+
 /* kill -9 of the daemon between WELCOME and the import. A descriptor keeps the memory; a handle is
  * not opened to a wrong byte, but refused with a sentence. */
 START_TEST(the_daemon_dies_before_the_import)
@@ -446,6 +468,7 @@ Suite *test_suite(void)
     tcase_add_test(t, a_worker_with_an_old_driver);
     tcase_add_loop_test(t, any_call_of_an_import_may_fail, 0, EXPORTS);
     tcase_add_loop_test(t, the_device_disappears_from_a_worker, 0, EXPORTS);
+    tcase_add_loop_test(t, a_close_that_the_driver_refuses, 0, EXPORTS);
     tcase_add_loop_test(t, the_daemon_dies_before_the_import, 0, EXPORTS);
     tcase_add_loop_test(t, the_daemon_dies_after_the_import, 0, EXPORTS);
     tcase_add_loop_test(t, what_is_no_pool, 0, EXPORTS);
