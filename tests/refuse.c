@@ -41,14 +41,20 @@ void refuse_io_uring(int error)
 
 /* mmap's second argument is the length, its fourth the flags; MAP_SHARED is a bit of each kind of
  * shared mapping. The halves of a word are where a little-endian machine has them. */
-void refuse_shared_maps(uint64_t bytes)
+void refuse_shared_maps(uint32_t from, uint32_t to)
 {
     struct sock_filter code[] = {
-        NUMBER,  BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_mmap, 0, 6),
-        LOW(3),  BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, MAP_SHARED, 0, 4),
-        HIGH(1), BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, 0, 3, 0),
-        LOW(1),  BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, (uint32_t)bytes, 1, 0),
-        ALLOW,   REFUSE(ENOMEM),
+        NUMBER,
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_mmap, 0, 7),
+        LOW(3),
+        BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, MAP_SHARED, 0, 5),
+        HIGH(1),
+        BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, 0, 3, 0),
+        LOW(1),
+        BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, from, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, to, 0, 1),
+        ALLOW,
+        REFUSE(ENOMEM),
     };
-    install(code, 10);
+    install(code, 11);
 }

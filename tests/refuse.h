@@ -7,8 +7,8 @@
 
 /* This call fails with this errno, always. */
 void refuse_call(long number, int error);
-/* Shared mappings of so many bytes and more: there is no memory for them. */
-void refuse_shared_maps(uint64_t bytes);
+/* There is no memory for a shared mapping of so many bytes, below 4 GiB. */
+void refuse_shared_maps(uint32_t from, uint32_t to);
 
 /* As the default profile of container engines does, or with another errno. */
 void refuse_io_uring(int error);
