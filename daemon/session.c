@@ -1,6 +1,7 @@
 #include "daemon/session.h"
 
 #include "daemon/daemon.h"
+#include "daemon/foreign.h"
 #include "daemon/group.h"
 #include "daemon/handshake.h"
 #include "daemon/log.h"
@@ -28,14 +29,13 @@ enum {
 enum heard { HEARD_NOTHING, HEARD_BYE, HEARD_END };
 
 /* Take at most `limit` waiting packets: wake-ups mean nothing more, BYE counts even if the worker
- * has gone since. Descriptors that come along are closed by the kernel, as recv has no room for
- * them. */
-static enum heard hear(const struct session *s, int limit)
+ * has gone since. */
+static enum heard hear(struct daemon *d, const struct session *s, int limit)
 {
     for (int i = 0; i < limit; i++) {
         char packet = 0;
-        ssize_t n = recv(s->fd, &packet, 1, MSG_DONTWAIT);
-        if (n == 1 && packet == BYE)
+        ssize_t n = foreign_recv(&d->foreign, s->fd, &packet, 1);
+        if (n > 0 && packet == BYE)
             return HEARD_BYE;
         if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
             return HEARD_END;
@@ -49,7 +49,7 @@ static void socket_ready(struct daemon *d, struct watch *w, uint32_t events)
 {
     struct session *s = list_entry(w, struct session, on_socket);
     bool over = events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR);
-    switch (hear(s, over ? PACKETS_OF_THE_DEAD : PACKETS_A_LOOK)) {
+    switch (hear(d, s, over ? PACKETS_OF_THE_DEAD : PACKETS_A_LOOK)) {
     case HEARD_BYE:
         session_end(d, s, true, "it said goodbye");
         return;
@@ -67,7 +67,7 @@ static void socket_ready(struct daemon *d, struct watch *w, uint32_t events)
 static void exit_ready(struct daemon *d, struct watch *w, uint32_t events)
 {
     struct session *s = list_entry(w, struct session, on_exit);
-    bool clean = hear(s, PACKETS_OF_THE_DEAD) == HEARD_BYE;
+    bool clean = hear(d, s, PACKETS_OF_THE_DEAD) == HEARD_BYE;
     s->exited = true;
     session_end(d, s, clean, clean ? "it said goodbye" : "its process is dead");
 }
@@ -119,14 +119,14 @@ static int make_channel(const struct daemon *d, struct session *s, uint32_t ring
     return 0;
 }
 
-void session_free(struct session *s)
+void session_free(struct daemon *d, struct session *s)
 {
     segment_free(&s->request_region);
     segment_free(&s->completion_region);
     if (s->pidfd >= 0)
         close(s->pidfd);
     if (s->fd >= 0)
-        close(s->fd);
+        foreign_close(&d->foreign, s->fd);
     free(s->obituary);
     free(s->opened);
     free(s);
@@ -184,7 +184,7 @@ static struct session *session_new(struct daemon *d, int fd, const struct peer *
     return s;
 fail:
     s->fd = -1; /* the caller still has something to say on it */
-    session_free(s);
+    session_free(d, s);
     return NULL;
 }
 
@@ -272,7 +272,7 @@ void session_attach(struct daemon *d, int fd, const struct hello *hello)
     }
     if (status) {
         welcome_refuse(d, fd, &peer, status, why);
-        close(fd);
+        foreign_close(&d->foreign, fd);
         return;
     }
     daemon_publish(d);
@@ -324,7 +324,7 @@ void session_end(struct daemon *d, struct session *s, bool clean, const char *wh
     watch_remove(d, s->fd);
     if (s->pidfd >= 0)
         watch_remove(d, s->pidfd);
-    session_free(s);
+    session_free(d, s);
 }
 
 /* ---- turns -------------------------------------------------------------------------------- */

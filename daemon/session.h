@@ -109,7 +109,7 @@ struct session {
 void session_attach(struct daemon *d, int fd, const struct hello *hello);
 
 /* The last of it: regions, descriptors. */
-void session_free(struct session *s);
+void session_free(struct daemon *d, struct session *s);
 
 /* End it. clean: the worker said BYE, so its own leases go at once even if its group lives on. */
 void session_end(struct daemon *d, struct session *s, bool clean, const char *why);
