@@ -289,10 +289,10 @@ void session_attach(struct daemon *d, int fd, const struct hello *hello)
 
 static void jobs_abandon(struct daemon *d, struct session *s)
 {
-    dispatch_abandon(d, &s->job);
+    dispatch_abandon(d, s, &s->job);
     list_each (at, after, &s->waiting) {
         struct waiting *w = list_entry(at, struct waiting, link);
-        dispatch_abandon(d, &w->job);
+        dispatch_abandon(d, s, &w->job);
         free(w);
     }
 }

@@ -28,6 +28,8 @@ struct group {
     struct list leases;   /* struct lease.of_group */
     struct list dead;     /* struct dead_member: members whose leases stay (group.c) */
     uint64_t n_leases;    /* all of them, those of the dead included */
+    uint64_t n_pages;     /* reserved by them, published or not, or about to be: jobs */
+    uint64_t n_slots;     /* reserved by them and not filed */
     uint32_t members;     /* attached sessions */
     uint32_t ghosts;      /* of it, in quarantine; then what it gives back is confined */
     struct list confined; /* daemon.confined */
