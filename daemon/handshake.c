@@ -54,9 +54,14 @@ static bool any_group_allowed(const struct options *o, int fd)
     return allowed;
 }
 
+bool peer_is_owner(const struct peer *p)
+{
+    return p->uid == 0 || p->uid == geteuid();
+}
+
 bool peer_allowed(const struct options *o, int fd, const struct peer *p)
 {
-    if (p->uid == 0 || p->uid == geteuid())
+    if (peer_is_owner(p))
         return true;
     for (uint32_t i = 0; i < o->n_users; i++)
         if (o->users[i] == p->uid)

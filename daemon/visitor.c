@@ -81,7 +81,7 @@ static void visitor_ready(struct daemon *d, struct watch *w, uint32_t events)
         visitor_close(d, v);
     else if (!v->admin)
         meet(d, v, &in.hello, (size_t)n);
-    else if ((size_t)n != sizeof in.request || !admin_answer(d, v->fd, &in.request))
+    else if ((size_t)n != sizeof in.request || !admin_answer(d, v->fd, &v->peer, &in.request))
         visitor_close(d, v);
 }
 

@@ -329,6 +329,9 @@ static int say_hello(const struct tool *t, int socket, pid_t pid)
 static int map_rows(const struct admin_reply *reply, int fd, size_t row_bytes,
                     struct admin_rows *rows)
 {
+    if (reply->status == PFX_EACCESS)
+        return tool_fail(EXIT_DAEMON, "the daemon refused: that is for its own user and root; run "
+                                      "as one of them.");
     if (reply->status != 0)
         return tool_fail(EXIT_DAEMON, "the daemon refused: %s.", pfx_strerror(reply->status));
     rows->n = reply->n_rows;
