@@ -185,6 +185,47 @@ START_TEST(stranger_waits_with_them_at_the_stop)
 }
 END_TEST
 
+/* ---- a crowd ------------------------------------------------------------------------------ */
+
+static void knock_for_ever(struct child *me, void *arg)
+{
+    const struct scene *s = arg;
+    struct hello bad = raw_hello("stranger");
+    become_stranger();
+    bad.magic++;
+    child_post(me, 1);
+    for (;;) {
+        int fd = raw_connect(&s->h);
+        (void)send(fd, &bad, sizeof bad, MSG_DONTWAIT | MSG_NOSIGNAL);
+        close(fd);
+    }
+}
+
+/* However often they come: the rings have their turn. */
+START_TEST(strangers_in_a_crowd)
+{
+    enum { CROWD = 3, LOOKUPS = 500, LONGEST_MS = 100 * SLOW };
+    struct scene s = {0};
+    struct child c[CROWD];
+    begin(&s, NEW);
+    for (int i = 0; i < CROWD; i++) {
+        child_start(&c[i], knock_for_ever, &s);
+        child_wait(&c[i]);
+    }
+    s.honest.unchecked = true; /* each audit would be a connection more */
+    for (int i = 0; i < LOOKUPS; i++) {
+        uint64_t from = now_ms();
+        ck_assert_uint_eq(matched(&s.honest, "aaaabbbbx"), 8);
+        ck_assert_uint_lt(now_ms() - from, LONGEST_MS);
+    }
+    for (int i = 0; i < CROWD; i++)
+        child_kill(&c[i], SIGKILL);
+    s.honest.unchecked = false;
+    s.from_ms = now_ms();
+    end(&s);
+}
+END_TEST
+
 /* ---- the log -------------------------------------------------------------------------------- */
 
 static unsigned lines_with(const struct host *h, const char *text)
@@ -264,6 +305,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, stranger_passes_sockets_that_linger, 0, KERNELS);
     tcase_add_loop_test(t, stranger_waits_with_them_at_the_stop, 0, KERNELS);
     tcase_add_loop_test(t, worker_passes_sockets_that_linger, 0, KERNELS);
+    tcase_add_test(t, strangers_in_a_crowd);
     tcase_add_test(t, strangers_do_not_fill_the_log);
     tcase_add_test(t, kernel_refuses_descriptors);
     suite_add_tcase(s, t);
