@@ -53,11 +53,8 @@ static void end(struct scene *s)
     host_stop(&s->h);
 }
 
-/* A child that has this user from now on; where nobody but root can, it keeps its own. */
 static void become_guest(void)
 {
-    if (geteuid() != 0)
-        return;
     REQUIRE_EQ(setresgid(GUEST, GUEST, GUEST), 0);
     REQUIRE_EQ(setresuid(GUEST, GUEST, GUEST), 0);
     REQUIRE_EQ(prctl(PR_SET_DUMPABLE, 1), 0); /* /proc/self is its own, as that of any process */
@@ -208,8 +205,6 @@ static void as_guest(struct child *me, void *arg)
     struct host *h = arg;
     become_guest();
     abuse_all(h);
-    if (geteuid() == 0)
-        return;
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/mem", h->pid);
     refused("the daemon's memory", open(path, O_RDWR | O_CLOEXEC), EACCES);
@@ -302,7 +297,10 @@ Suite *test_suite(void)
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 60 * SLOW);
     tcase_add_test(t, regions_stay_as_they_are);
-    tcase_add_test(t, regions_stay_as_they_are_for_another_user);
+    if (geteuid() == 0)
+        tcase_add_test(t, regions_stay_as_they_are_for_another_user);
+    else
+        printf("only root can try it as another user\n");
     tcase_add_test(t, regions_of_rows_stay_as_they_are);
     tcase_add_test(t, holes_in_a_request_region);
     suite_add_tcase(s, t);
