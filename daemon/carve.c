@@ -339,6 +339,15 @@ void daemon_uncarve(struct daemon *d)
     d->carved = false;
 }
 
+static void say_gpus(const struct daemon *d)
+{
+    char text[128];
+    for (uint32_t i = 0; i < d->layout.n_devices && device_is_cuda(d->devices[i]); i++) {
+        device_print(d->devices[i], text, sizeof text);
+        log_info("device %u: %s", i, text);
+    }
+}
+
 int daemon_carve(struct daemon *d, const struct wire_layout *layout, char *why, size_t n_why)
 {
     struct wire_layout wanted = *layout;
@@ -375,5 +384,6 @@ int daemon_carve(struct daemon *d, const struct wire_layout *layout, char *why, 
              PLURAL(d->layout.block_tokens), (unsigned long long)d->layout.block_bytes, d->n_slots,
              PLURAL(d->n_slots), d->layout.n_devices, PLURAL(d->layout.n_devices),
              (unsigned long long)(g.pool_bytes >> (small ? 10 : 20)), small ? "KiB" : "MiB");
+    say_gpus(d);
     return 0;
 }

@@ -129,6 +129,17 @@ static void say_small_disk(const struct daemon *d)
                            : "they have room for little beyond what is in the pool as well");
 }
 
+/* Options of the other kind of pool. */
+static void say_unused_place(const struct options *o)
+{
+    if (!o->n_gpus && o->cuda_export != EXPORT_AUTO)
+        log_warning("--cuda-export: the pool is in host memory; give --device cuda as well");
+    if (o->n_gpus && o->huge_pages)
+        log_warning("--huge-pages: the pool is on GPUs, which have pages of their own");
+    if (o->n_gpus && o->numa_node != -1)
+        log_warning("--numa: the pool is on GPUs; --device says which");
+}
+
 /* What the layout makes of the disk tier. */
 static void say_unused_disk(const struct daemon *d)
 {
@@ -171,8 +182,9 @@ void daemon_say_unused(const struct daemon *d)
 
 static int start_cache(struct daemon *d)
 {
-    char why[256];
+    char why[512];
     say_unused_swap(d->options);
+    say_unused_place(d->options);
     if (d->options->waits) {
         log_info("--bytes %llu: waiting for the first worker's layout",
                  (unsigned long long)d->options->bytes);

@@ -19,8 +19,7 @@ static bool refuse_version(int version, char *why, size_t n_why)
     char has[16], oldest[16];
     snprintf(
         why, n_why,
-        "the NVIDIA driver here serves CUDA %s at most and prefixd needs %s; update the driver, "
-        "or use --device host",
+        "the NVIDIA driver here serves CUDA %s at most and prefixd needs %s; update the driver",
         text_of_version(version, has), text_of_version(CUDA_OLDEST, oldest));
     return false;
 }
@@ -51,10 +50,8 @@ static bool load_one(get_address *ask, const char *name, int version, bool neede
     if (!needed)
         return true;
     char since[16];
-    snprintf(why, n_why,
-             "the NVIDIA driver here has no %s as of CUDA %s; update the driver, or use --device "
-             "host",
-             name, text_of_version(version, since));
+    snprintf(why, n_why, "the NVIDIA driver here has no %s as of CUDA %s; update the driver", name,
+             text_of_version(version, since));
     return false;
 }
 
@@ -75,8 +72,8 @@ bool cuda_open(struct cuda_driver *cu, char *why, size_t n_why)
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!library) {
         snprintf(why, n_why,
-                 "there is no NVIDIA driver here (%s); install it, start the container with its "
-                 "GPUs, or use --device host",
+                 "there is no NVIDIA driver here (%s); install it, or start the container with "
+                 "GPUs",
                  dlerror());
         return false;
     }
@@ -94,6 +91,12 @@ bool cuda_open(struct cuda_driver *cu, char *why, size_t n_why)
         return true;
     cuda_explain(cu, result, "the driver does not start", why, n_why);
     return false;
+}
+
+void cuda_or(char *why, size_t n_why, const char *otherwise)
+{
+    size_t n = strlen(why);
+    snprintf(why + n, n_why - n, ", or %s", otherwise);
 }
 
 /* ---- errors -------------------------------------------------------------------------------- */

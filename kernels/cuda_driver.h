@@ -186,6 +186,9 @@ struct cuda_driver {
  * live in it. False, and a sentence that names the cause and the remedy. */
 bool cuda_open(struct cuda_driver *cu, char *why, size_t n_why);
 
+/* To that sentence: ", or do this", which only the caller knows. */
+void cuda_or(char *why, size_t n_why, const char *otherwise);
+
 /* "what: CUDA_ERROR_NAME; what it may mean and what to do". */
 void cuda_explain(const struct cuda_driver *cu, int result, const char *what, char *why,
                   size_t n_why);

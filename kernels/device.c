@@ -50,6 +50,14 @@ bool device_is_cuda(const struct device *dev)
     return dev->share.kind != DEVICE_HOST;
 }
 
+void device_print(const struct device *dev, char *text, size_t n)
+{
+    char uuid[CUDA_UUID_TEXT];
+    cuda_uuid_print(uuid, dev->share.uuid);
+    snprintf(text, n, "%s, exported as a %s", uuid,
+             dev->share.kind == DEVICE_CUDA_FD ? "descriptor (fd)" : "handle (ipc)");
+}
+
 void device_free(struct device *dev)
 {
     if (dev)

@@ -49,6 +49,8 @@ static int refuse_absent(const struct cuda_device *dev, const struct device_name
         cuda_uuid_print(name, gpu->uuid);
     else
         snprintf(name, sizeof name, "GPU %u", gpu->index);
+    if (gpu->mig)
+        memcpy(name, "MIG", 3);
     snprintf(words->why, sizeof words->why,
              "%s is not here: %d GPU%s visible, numbered from 0; nvidia-smi -L lists them, and "
              "CUDA_VISIBLE_DEVICES may hide some",
@@ -236,6 +238,8 @@ int device_create_cuda(struct device **out, const struct device_want *want,
     dev->device.fd = -1;
     if (cuda_open(&dev->cu, words->why, sizeof words->why))
         rc = find(dev, want->gpu, words);
+    else
+        cuda_or(words->why, sizeof words->why, "use --device host");
     if (rc == 0)
         rc = create(dev, want, words);
     if (rc == 0)

@@ -116,8 +116,10 @@ static void end(struct device *device, bool in_use)
     free(m);
 }
 
+/* The list of what is visible may be longer than a sentence: its beginning. */
 static bool find(struct import *m, struct words *w)
 {
+    enum { SHOWN = 128 };
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     m->number = cuda_find(&m->cu, m->device.share.uuid);
     if (m->number >= 0)
@@ -125,9 +127,10 @@ static bool find(struct import *m, struct words *w)
     char uuid[CUDA_UUID_TEXT];
     cuda_uuid_print(uuid, m->device.share.uuid);
     snprintf(w->why, w->n,
-             "the pool is on %s, which this process does not see%s%s; make it visible, or leave it "
-             "out of map_devices (PFX_MAP_NONE maps none)",
-             uuid, visible ? " with CUDA_VISIBLE_DEVICES=" : "", visible ? visible : "");
+             "the pool is on %s, which this process does not see%s%.*s%s; make it visible, or "
+             "leave it out of map_devices (PFX_MAP_NONE maps none)",
+             uuid, visible ? " with CUDA_VISIBLE_DEVICES=" : "", SHOWN, visible ? visible : "",
+             visible && strlen(visible) > SHOWN ? "..." : "");
     return false;
 }
 
@@ -145,7 +148,11 @@ static bool open_context(struct import *m, struct words *w)
 
 static bool import(struct import *m, int fd, struct words *w)
 {
-    if (!cuda_open(&m->cu, w->why, w->n) || !find(m, w) || !open_context(m, w))
+    if (!cuda_open(&m->cu, w->why, w->n)) {
+        cuda_or(w->why, w->n, "map no GPU (PFX_MAP_NONE)");
+        return false;
+    }
+    if (!find(m, w) || !open_context(m, w))
         return false;
     if (m->device.share.kind == DEVICE_CUDA_FD ? import_fd(m, fd, w) : import_ipc(m, w)) {
         (void)m->cu.cuCtxPopCurrent(NULL);

@@ -58,6 +58,10 @@ static const struct refusal refusals[] = {
      NULL,
      ON("--device", "cuda:GPU-00000000-0000-0000-0000-000000000000"),
      {"GPU-00000000-0000-0000-0000-000000000000 is not here", "nvidia-smi -L lists them"}},
+    {NULL,
+     NULL,
+     ON("--device", "cuda:MIG-00000000-0000-0000-0000-000000000000"),
+     {"--device: MIG-00000000-0000-0000-0000-000000000000 is not here", "nvidia-smi -L lists"}},
     {"FAKE_CUDA_DEVICES",
      "1",
      ON("--device", "cuda", "--devices", "2"),
@@ -90,6 +94,10 @@ static const struct refusal refusals[] = {
      "cuMemExportToShareableHandle:1:800",
      ON("--device", "cuda"),
      {"could not be exported as a descriptor", "check the container's capabilities"}},
+    {"FAKE_CUDA_FAIL",
+     "cuMemExportToShareableHandle:1:205", /* the longest of all */
+     ON("--device", "cuda"),
+     {"could not be exported as a descriptor", "try --cuda-export fd\n"}},
     {"FAKE_CUDA_FAIL",
      "cuIpcGetMemHandle:1:801",
      ON("--device", "cuda", "--cuda-export", "ipc"),
@@ -270,6 +278,23 @@ START_TEST(the_worker_is_told_what_is_wrong)
 }
 END_TEST
 
+/* The worker's remedies are not the daemon's. */
+START_TEST(a_worker_with_an_old_driver)
+{
+    struct host h;
+    gpu_host(&h, "cuda", "fd");
+    struct pfx_options o = worker_options(&h);
+    pfx *c;
+    setenv("FAKE_CUDA_VERSION", "11080", 1);
+    ck_assert_int_eq(pfx_open(&o, &c), PFX_EAGAIN);
+    ck_assert_msg(strstr(pfx_why(NULL), "serves CUDA 11.8 at most and prefixd needs 12.0; update "
+                                        "the driver, or map no GPU (PFX_MAP_NONE)") != NULL,
+                  "%s", pfx_why(NULL));
+    pfx_close(gpu_open(&h, PFX_MAP_NONE));
+    host_stop(&h);
+}
+END_TEST
+
 /* Each call that takes something fails once, at each of its places in a pfx_open of two devices:
  * all that was taken is given back. */
 START_TEST(any_call_of_an_import_may_fail)
@@ -350,6 +375,7 @@ Suite *test_suite(void)
     tcase_add_test(t, memory_that_does_not_come);
     tcase_add_loop_test(t, the_device_disappears_from_the_daemon, 0, 2 * EXPORTS);
     tcase_add_loop_test(t, the_worker_is_told_what_is_wrong, 0, IMPORT_REFUSALS);
+    tcase_add_test(t, a_worker_with_an_old_driver);
     tcase_add_loop_test(t, any_call_of_an_import_may_fail, 0, EXPORTS);
     tcase_add_loop_test(t, the_device_disappears_from_a_worker, 0, EXPORTS);
     tcase_add_test(t, a_handle_of_a_dead_daemon);

@@ -12,6 +12,11 @@
 #define TWO_UUIDS                                                                                  \
     "cuda:GPU-66616b65-2047-5055-206e-756d62657203,GPU-66616b65-2047-5055-206e-756d62657201"
 
+#define UUID_BUT_LAST "GPU-66616b65-2047-5055-206e-756d626572"
+#define SEVEN_UUIDS                                                                                \
+    UUID_BUT_LAST "05," UUID_BUT_LAST "06," UUID_BUT_LAST "07," UUID_BUT_LAST "08," UUID_BUT_LAST  \
+                  "09," UUID_BUT_LAST "0a," UUID_BUT_LAST "0b," UUID_BUT_LAST
+
 /* ---- one memory --------------------------------------------------------------------------------
  */
 
@@ -138,6 +143,7 @@ static const struct sight sights[] = {
     {"3", 2, "device 1: the pool is on GPU-66616b65-2047-5055-206e-756d62657201"},
     {"3", PFX_MAP_ALL, "CUDA_VISIBLE_DEVICES=3; make it visible, or leave it out of map_devices"},
     {"0", PFX_MAP_ALL, "device 0: the pool is on GPU-66616b65-2047-5055-206e-756d62657203"},
+    {SEVEN_UUIDS "0c", PFX_MAP_ALL, "...; make it visible, or leave it out of map_devices"},
     {"", PFX_MAP_ALL, "no GPU is visible to this process; check CUDA_VISIBLE_DEVICES"},
     {"3,3", PFX_MAP_ALL, "no GPU is visible to this process"},
     {"", PFX_MAP_NONE, NULL},
@@ -292,6 +298,7 @@ START_TEST(auto_takes_descriptors_where_it_can)
     pfx_close(b);
     pfx_close(c);
     ck_assert(!host_logged(&h, "warning"));
+    ck_assert(host_logged(&h, "device 0: " UUID_BUT_LAST "00, exported as a descriptor (fd)\n"));
     host_stop(&h);
     setenv("FAKE_CUDA_ATTRIBUTES", "103=0", 1);
     gpu_host(&h, "cuda", "auto");
@@ -300,6 +307,32 @@ START_TEST(auto_takes_descriptors_where_it_can)
     ck_assert_ptr_eq(pfx_block_address(c, 0, 1), pfx_block_address(b, 0, 1)); /* a handle */
     pfx_close(b);
     pfx_close(c);
+    ck_assert(host_logged(&h, "device 0: " UUID_BUT_LAST "00, exported as a handle (ipc)\n"));
+    host_stop(&h);
+}
+END_TEST
+
+/* Options that are of the other kind of pool are warned of, each by its name. */
+static const struct {
+    const char *device, *option, *value, *warning;
+} others[] = {
+    {"host", "--cuda-export", "fd", "warning: --cuda-export: the pool is in host memory"},
+    {"host", "--cuda-export", "auto", NULL},
+    {"cuda", "--cuda-export", "fd", NULL},
+    {"cuda", "--numa", "0", "warning: --numa: the pool is on GPUs"},
+    {"cuda", "--numa", "any", NULL},
+    {"cuda", "--huge-pages", NULL, "warning: --huge-pages: the pool is on GPUs"},
+};
+enum { OTHERS = sizeof others / sizeof others[0] };
+
+START_TEST(options_of_another_pool_are_warned_of)
+{
+    struct host h;
+    HOST_START(&h, "--device", others[_i].device, "--block-bytes", "64", others[_i].option,
+               others[_i].value);
+    ck_assert_int_eq(host_logged(&h, "warning"), others[_i].warning != NULL);
+    if (others[_i].warning)
+        ck_assert(host_logged(&h, others[_i].warning));
     host_stop(&h);
 }
 END_TEST
@@ -343,6 +376,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, who_maps_nothing_has_no_context, 0, EXPORTS);
     tcase_add_loop_test(t, the_callers_context_stays_current, 0, EXPORTS);
     tcase_add_test(t, auto_takes_descriptors_where_it_can);
+    tcase_add_loop_test(t, options_of_another_pool_are_warned_of, 0, OTHERS);
     tcase_add_loop_test(t, a_forked_child_is_told, 0, EXPORTS);
     suite_add_tcase(s, t);
     return s;
