@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/packages.sh
 
-need_build_packages check spin
+need_build_packages check spin systemd-analyze=systemd
 echo "Building (sanitizers, in build/test) ..."
 [ -f build/test/build.ninja ] ||
     meson setup build/test --buildtype=debugoptimized -Db_sanitize=address,undefined \
