@@ -267,7 +267,7 @@ static void calls_deinit(struct pfx *c)
 static void pfx_free(struct pfx *c)
 {
     calls_deinit(c);
-    leases_deinit(c);
+    leases_forget(c);
     free(c->spaces.slot);
     free(c->scratch);
     if (c->fd >= 0)

@@ -24,7 +24,7 @@ enum { EXIT_TROUBLE = 1, EXIT_OPTION = 2, FDS_A_WORKER = 2, FDS_OF_OURS = 128 };
 
 static int trouble(const char *what)
 {
-    log_error("%s: %s%s", what, strerror(errno), errno == EMFILE ? "; " RAISE_DESCRIPTORS : "");
+    log_error("%s: %s%s", what, strerror(errno), descriptors_remedy(errno));
     return EXIT_TROUBLE;
 }
 

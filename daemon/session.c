@@ -5,6 +5,7 @@
 #include "daemon/handshake.h"
 #include "daemon/log.h"
 #include "daemon/quarantine.h"
+#include "daemon/visitor.h"
 #include "shm/status.h"
 
 #include <errno.h>
@@ -252,10 +253,12 @@ void session_attach(struct daemon *d, int fd, const struct hello *hello)
         status = check_layout(d, &h, why, sizeof why);
     if (status == 0) {
         int rc;
-        s = session_new(d, fd, &peer, &h, &rc);
+        do
+            s = session_new(d, fd, &peer, &h, &rc);
+        while (!s && rc == -EMFILE && visitors_give_way(d));
         if (!s) {
-            snprintf(why, sizeof why, "the daemon has no room for another worker: %s",
-                     strerror(-rc));
+            snprintf(why, sizeof why, "the daemon has no room for another worker: %s%s",
+                     strerror(-rc), descriptors_remedy(-rc));
             status = STATUS_ENOSPC;
         }
     }

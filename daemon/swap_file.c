@@ -9,6 +9,7 @@
 #include "daemon/log.h"
 #include "daemon/same_file.h"
 #include "daemon/swap_private.h"
+#include "shm/segment.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -35,7 +36,8 @@ bool swap_fail(char *why, size_t n_why, const char *name, const char *what)
 
 bool swap_fail_errno(char *why, size_t n_why, const char *name, const char *what)
 {
-    snprintf(why, n_why, "--swap: %s cannot be %s: %s", name, what, strerror(errno));
+    snprintf(why, n_why, "--swap: %s cannot be %s: %s%s", name, what, strerror(errno),
+             descriptors_remedy(errno));
     return false;
 }
 

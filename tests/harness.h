@@ -10,6 +10,8 @@
 #ifndef TESTS_HARNESS_H
 #define TESTS_HARNESS_H
 
+#include "shm/sanitized.h"
+
 #include <check.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,7 +22,7 @@
 Suite *test_suite(void);
 
 /* Sanitizers slow everything: only time limits look at this, never a count. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if SANITIZED_ADDRESS || SANITIZED_THREAD
 enum { SLOW = 8 };
 #else
 enum { SLOW = 1 };

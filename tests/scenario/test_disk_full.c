@@ -19,39 +19,12 @@ enum { SLOT = 4096 };
 
 /* ---- full ---------------------------------------------------------------------------------- */
 
-static void write_text(const char *name, const char *text)
-{
-    int fd = open(name, O_WRONLY | O_CLOEXEC);
-    if (fd < 0 || write(fd, text, strlen(text)) < 0)
-        fprintf(stderr, "%s: %s\n", name, strerror(errno));
-    close(fd);
-}
-
-/* Root may mount, and others in a user namespace of their own, where that is allowed. */
-static bool may_mount(void)
-{
-    char map[64];
-    uid_t uid = getuid();
-    gid_t gid = getgid();
-    if (unshare(CLONE_NEWNS) == 0)
-        return true;
-    if (unshare(CLONE_NEWUSER | CLONE_NEWNS))
-        return false;
-    write_text("/proc/self/setgroups", "deny");
-    snprintf(map, sizeof map, "%u %u 1", gid, gid);
-    write_text("/proc/self/gid_map", map);
-    snprintf(map, sizeof map, "%u %u 1", uid, uid);
-    write_text("/proc/self/uid_map", map);
-    return true;
-}
-
 /* The first swap directory is a file system of that size, for this test and its daemons alone. */
 static bool mount_small(struct site *s, const char *size)
 {
     char data[32];
     snprintf(data, sizeof data, "size=%s", size);
-    if (!may_mount() || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
-        mount("tmpfs", s->dir[0], "tmpfs", 0, data)) {
+    if (!mounts_of_our_own() || mount("tmpfs", s->dir[0], "tmpfs", 0, data)) {
         fprintf(stderr,
                 "no file system of our own may be mounted here (%s); see b35_limit_on_files\n",
                 strerror(errno));
