@@ -51,6 +51,10 @@ awk '/^\|/ {
     /^[^ ]+:[0-9]+:[PFE]:/ {
         split($0, part, ":")
         print part[5], part[3] == "P" ? "passed" : "failed"
+    }
+    /^SKIPPED / {
+        sub(/:.*/, "", $2)
+        print $2, "was skipped"
     }' "$log" | sort -u >"$room/ran"
 
 {

@@ -89,6 +89,9 @@ says "a test that failed" "COVERAGE.md, row B01: b01_one failed" log
 change log '5s/P:case\(.*\)Passed/E:case\1no/'
 says "a test that failed the second time" "COVERAGE.md, row B01: two failed
 COVERAGE.md, row first_cell: two failed" log
+echo "SKIPPED two: no reason" >>"$room/log"
+says "a test that skipped itself" "COVERAGE.md, row B01: two was skipped
+COVERAGE.md, row first_cell: two was skipped" log
 change log '/MUTATION/!{s/x.pml/z.pml/}'
 change log '8s/0$/77/'
 says "a script that was skipped" "COVERAGE.md, row B01: models/x.pml was skipped" log

@@ -102,6 +102,7 @@ run() {
         failed=1
         cat "$said"
     fi
+    sed -n '/^SKIPPED /s//skipped: /p' "$build/meson-logs/testlog.txt" | sort -u
     [ "$failed" = 0 ] || failures
     for suite in "$@"; do
         passed=$((passed + ok[$suite]))
