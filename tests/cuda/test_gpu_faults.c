@@ -2,7 +2,9 @@
  * What can be wrong with GPUs: one sentence that names the cause and the remedy, and an exit or a
  * PFX error, soon; and nothing is left behind.
  */
+#include "kernels/device.h"
 #include "tests/cuda/gpu.h"
+#include "tests/raw.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -304,16 +306,31 @@ START_TEST(any_call_of_an_import_may_fail)
 }
 END_TEST
 
-/* The GPU is lost while a worker is attached: closing ends, and the daemon goes on. */
+/* The GPU is lost while a worker is attached: closing ends, what it held comes back without a word
+ * of the GPU's, and the daemon goes on. */
 START_TEST(the_device_disappears_from_a_worker)
 {
     struct host h;
+    struct worker other, w = {.host = &h, .unchecked = true};
+    uint32_t slot;
     gpu_host(&h, "cuda:0,1", gpu_exports[_i]);
-    pfx *c = gpu_open(&h, PFX_MAP_ALL);
+    struct pfx_options none = worker_options(&h);
+    none.map_devices = PFX_MAP_NONE;
+    other = (struct worker){.host = &h};
+    ck_assert_int_eq(pfx_open(&none, &other.c), 0);
+    pfx *c = w.c = gpu_open(&h, PFX_MAP_ALL);
     gpu_fail("*:1+:999");
     ck_assert_int_eq(pfx_ping(c), 0);
+    struct held l = look(&w, "aaaabbbbcccc");
+    ck_assert_int_eq(grab(&w, &l, 3), 0);
+    ck_assert_int_eq(pfx_snapshot_reserve(c, l.lease, &slot), 0);
+    pages_are(&other, 11, 3, 0, 0);
     uint64_t start = now_ms();
     pfx_close(c);
+    EVENTUALLY(SOON_MS, pages(&other).free == 14);
+    ck_assert_uint_eq(counters(&other).leases, 0);
+    audit_clean(&h);
+    pfx_close(other.c);
     struct pfx_options o = worker_options(&h);
     ck_assert_int_eq(pfx_open(&o, &c), PFX_EAGAIN);
     ck_assert_msg(strstr(pfx_why(NULL), "the GPU may have been lost") != NULL, "%s", pfx_why(NULL));
@@ -329,11 +346,24 @@ END_TEST
 START_TEST(a_handle_of_a_dead_daemon)
 {
     struct host h;
-    struct cuda_driver cu;
+    struct raw r;
+    struct hello hello = raw_hello("late");
     char why[400];
     gpu_host(&h, "cuda", "ipc");
+    ck_assert(raw_greet(&r, &h, &hello));
+    host_kill(&h);
+    ck_assert_ptr_null(device_import(&r.welcome.device[0], -1, why, sizeof why));
+    ck_assert_msg(strstr(why, "could not be opened") != NULL, "%s", why);
+    ck_assert_uint_eq(gpu_facts().contexts + gpu_facts().mappings, 0);
+    raw_close(&r);
+}
+END_TEST
+
+START_TEST(what_was_open_of_a_dead_daemon_can_be_closed)
+{
+    struct host h;
+    gpu_host(&h, "cuda", "ipc");
     pfx *c = gpu_open(&h, PFX_MAP_ALL);
-    ck_assert(cuda_open(&cu, why, sizeof why));
     host_kill(&h);
     memset(pfx_block_address(c, 0, 1), 1, 64); /* what was open stays open */
     pfx_close(c);
@@ -353,6 +383,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, any_call_of_an_import_may_fail, 0, EXPORTS);
     tcase_add_loop_test(t, the_device_disappears_from_a_worker, 0, EXPORTS);
     tcase_add_test(t, a_handle_of_a_dead_daemon);
+    tcase_add_test(t, what_was_open_of_a_dead_daemon_can_be_closed);
     suite_add_tcase(s, t);
     return s;
 }
