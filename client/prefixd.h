@@ -72,8 +72,28 @@
  *     library remembers it: a late lookup's lease is given back, and the lease of a timed-out
  *     call takes nothing but pfx_release (PFX_ESTALE for all else).
  *   - When the daemon dies, every call under way ends with PFX_EGONE within 100 ms. Mappings stay
- *     readable until pfx_close; open a new connection for anything else.
+ *     readable until pfx_close, but see "GPUs"; open a new connection for anything else.
  *   - A daemon that is stopped is not dead: pfx_peek, pfx_peek_full and pfx_stats go on.
+ *
+ * GPUs (a daemon with --device cuda)
+ *   - Addresses are device addresses, for kernels and copies of the GPU that the device is, in
+ *     whatever stream; no CPU may follow them, and no other GPU. They may differ from process
+ *     to process, and between two connections of one.
+ *   - pfx_open loads libcuda.so.1 (which may start threads) and retains the primary context of each
+ *     GPU that it maps, the one that the CUDA runtime uses, and so PyTorch; what was current in the
+ *     thread stays current. Do not reset that context (cudaDeviceReset) before pfx_close.
+ *     PFX_MAP_NONE does none of it. CUDA does not survive a fork: open in the child, and only if
+ *     the parent had no CUDA.
+ *   - Nothing here orders work on streams. Wait for it on the host (cuStreamSynchronize, or an
+ *     event): for writes before pfx_insert, for reads before pfx_release, pfx_truncate and
+ *     pfx_snapshot_drop, for all of it before pfx_close. What is inserted is then seen by the GPU
+ *     work of every worker that finds it.
+ *   - Where a worker dies, its GPU may still write: what its group held goes to nobody else until
+ *     the kernel has shown both its exit and its hang-up.
+ *   - At PFX_EGONE end what the GPU does with the pool and close, soon: a daemon that stops waits
+ *     two seconds for that, and the next one may find no room on the GPU before. With --cuda-export
+ *     fd the old mapping stays good until then; with ipc it is undefined once the daemon has ended.
+ *   - A mapping cannot be exported again (cuIpcGetMemHandle), and is not made for RDMA.
  *
  * Progress. pfx_lookup walks the index in this process and sends one 64-byte record. No call on
  * sequences makes a system call while the daemon is awake and answers within spin_us; those that
@@ -149,7 +169,8 @@ struct pfx_options {
     const char *group;         /* at most 63 bytes, with the user id its name;
                                   NULL or empty: a group of its own           */
     const struct pfx_layout *layout; /* NULL: accept the daemon's             */
-    uint64_t map_devices;      /* PFX_MAP_ALL, PFX_MAP_NONE, or bit i: device i */
+    uint64_t map_devices;      /* PFX_MAP_ALL, PFX_MAP_NONE, or bit i: device i of the
+                                  pool, however this process numbers its GPUs */
     uint32_t arena_bytes;      /* room for tokens and answers, each way, at most
                                   64 MiB; less than 64 KiB counts as 64 KiB;
                                   0: the daemon's default                     */
@@ -183,8 +204,8 @@ struct pfx_geometry {
  * ABI version), PFX_EACCESS (this user may not attach; the daemon's user and root may, and
  * whom --allow-user and --allow-group name), PFX_EMISMATCH (pfx_why names the field),
  * PFX_ENOSPC (as many workers as --max-workers allows), PFX_EAGAIN (this process has no
- * memory or descriptors left, or cannot map a GPU of the pool: pfx_why says why). The primary
- * context of each GPU that is mapped is used; what was current in the thread stays current. */
+ * memory or descriptors left, or cannot map a GPU of the pool: pfx_why says why, and to try again
+ * is of no use before that is changed). */
 int pfx_open_abi(uint32_t abi_version, const struct pfx_options *options, pfx **out);
 #define pfx_open(options, out) pfx_open_abi(PFX_ABI_VERSION, (options), (out))
 
@@ -194,7 +215,9 @@ const char *pfx_why(const pfx *c);
 
 /* Give back every lease and space that this connection opened, also in a group that lives
  * on, and unmap. Calls under way get no completion. Safe on NULL, on a dead daemon and in a
- * forked child. Waits for the daemon to have given back, but not for long. */
+ * forked child. Waits for the daemon to have given back, but not for long; before that, for all
+ * that the GPUs it maps still do for this process. If a GPU's driver refuses (it is lost, or the
+ * process is about to exit), the pages are given back when the process has ended. */
 void pfx_close(pfx *c);
 
 /* Owned by the connection; it never changes. NULL for NULL. */
@@ -205,21 +228,21 @@ int pfx_ping(pfx *c);
 
 /* One device's memory as one contiguous range of addresses in this process:
  * block b is at blocks + b * block_stride, slot s at slots + s * slot_stride. Host addresses
- * for a host pool, device addresses for a CUDA pool. Blocks and slots are aligned to 64 bytes:
- * slot_stride is snapshot_bytes rounded up to that. blocks (slots) is NULL where the layout has
- * none. Mappings stay readable after PFX_EGONE until pfx_close. PFX_EINVAL when the device was not
- * mapped. */
+ * for a host pool, device addresses for a CUDA pool (see "GPUs"). Blocks and slots are aligned
+ * to 64 bytes, or to 4096 where they may go to disk; a stride is block_bytes or snapshot_bytes
+ * rounded up to that. blocks (slots) is NULL where the layout has none. PFX_EINVAL when the device
+ * was not mapped. */
 struct pfx_pool_view {
     uint32_t size;
     uint32_t is_cuda;
-    uint8_t device_uuid[16];
+    uint8_t device_uuid[16];   /* of the GPU or MIG instance; 0 for host memory */
     void *blocks;
     uint64_t block_stride;
     void *slots;
     uint64_t slot_stride;
 };
 int pfx_pool_view(pfx *c, uint32_t device, struct pfx_pool_view *out);
-/* NULL: not mapped, or no such id. */
+/* The same addresses, one by one, as good as that view's. NULL: not mapped, or no such id. */
 void *pfx_block_address(pfx *c, uint32_t device, uint32_t block);
 void *pfx_slot_address(pfx *c, uint32_t device, uint32_t slot);
 

@@ -83,7 +83,7 @@ static int refuse_path(const struct daemon *d, int error)
               error == EEXIST       ? "a file that is no socket is there; remove it"
               : error == EADDRINUSE ? "another program listens there"
                                     : strerror(error),
-              error == EMFILE ? "; " RAISE_DESCRIPTORS : "");
+              descriptors_remedy(error));
     return EXIT_OPTION;
 }
 

@@ -24,7 +24,7 @@ enum { EXIT_TROUBLE = 1, EXIT_OPTION = 2, FDS_A_WORKER = 2, FDS_OF_OURS = 128 };
 
 static int trouble(const char *what)
 {
-    log_error("%s: %s%s", what, strerror(errno), errno == EMFILE ? "; " RAISE_DESCRIPTORS : "");
+    log_error("%s: %s%s", what, strerror(errno), descriptors_remedy(errno));
     return EXIT_TROUBLE;
 }
 
@@ -128,6 +128,17 @@ static void say_small_disk(const struct daemon *d)
                            : "they have room for little beyond what is in the pool as well");
 }
 
+/* Options of the other kind of pool. */
+static void say_unused_place(const struct options *o)
+{
+    if (!o->n_gpus && o->cuda_export != EXPORT_AUTO)
+        log_warning("--cuda-export: the pool is in host memory; give --device cuda as well");
+    if (o->n_gpus && o->huge_pages)
+        log_warning("--huge-pages: the pool is on GPUs, which have pages of their own");
+    if (o->n_gpus && o->numa_node != -1)
+        log_warning("--numa: the pool is on GPUs; --device says which");
+}
+
 /* What the layout makes of the disk tier. */
 static void say_unused_disk(const struct daemon *d)
 {
@@ -170,8 +181,9 @@ void daemon_say_unused(const struct daemon *d)
 
 static int start_cache(struct daemon *d)
 {
-    char why[256];
+    char why[WHY_MAX];
     say_unused_swap(d->options);
+    say_unused_place(d->options);
     if (d->options->waits) {
         log_info("--bytes %llu: waiting for the first worker's layout",
                  (unsigned long long)d->options->bytes);

@@ -57,6 +57,7 @@ struct daemon {
     struct place *orphans; /* those of them whose worker has gone */
     uint32_t n_orphans;
     bool stopping;
+    bool gpu_left;       /* a GPU's driver did not take its memory back */
     bool importers_left; /* workers still map the pool: a GPU's is not freed under them */
 
     uint8_t *scratch; /* PIECE_BYTES: private copies of hostile arenas */

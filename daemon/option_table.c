@@ -34,8 +34,8 @@ static const struct row rows[] = {
     {"allow-group", "GROUP", NULL, "nobody",
      "let members of GROUP (name or number) attach; repeatable", OTHER(set_group)},
     {"device", "WHERE", "host", NULL,
-     "where pages live: host, or cuda, cuda:0, cuda:GPU-<uuid>, cuda:0,1: the GPUs that have a shard "
-     "each", OTHER(set_device)},
+     "where pages live: host, or on GPUs: cuda, the first ones; cuda:0,1 or cuda:GPU-<uuid>, those of "
+     "a list, a shard on each", OTHER(set_device)},
     {"cuda-export", "HOW", "auto", NULL,
      "how workers get a GPU's memory: fd, a descriptor; ipc, a handle; auto, fd where the GPU can",
      OTHER(set_cuda_export)},
@@ -77,9 +77,9 @@ static const struct row rows[] = {
      "what KV bytes depend on besides the layout; a worker's model_digest must be its SHA-256",
      OTHER(set_model)},
     {"huge-pages", NULL, "no", NULL,
-     "put the pool on 2 MiB pages where the machine has them", SWITCH(huge_pages)},
+     "put a pool in host memory on 2 MiB pages where the machine has them", SWITCH(huge_pages)},
     {"numa", "N|local|any", "any", NULL,
-     "memory node of the pool", OTHER(set_numa)},
+     "memory node of a pool in host memory", OTHER(set_numa)},
     {"index", "radix|none", "radix", NULL,
      "none: every call works, nothing is ever found", OTHER(set_index)},
     {"policy", "NAME", "lru", NULL,
@@ -255,6 +255,7 @@ static bool set_gpu(struct reading *r, const char *word, size_t n)
     if (o->n_gpus++ == DEVICES_MAX)
         return value_refuse(&r->why, "a pool has at most %d devices", DEVICES_MAX);
     gpu->by_uuid = cuda_uuid_parse(word, n, gpu->uuid);
+    gpu->mig = gpu->by_uuid && word[0] == 'M';
     if (gpu->by_uuid)
         return true;
     if (n == 0 || n > 3 || strspn(word, "0123456789") < n)

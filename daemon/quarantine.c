@@ -55,13 +55,13 @@ static void settle(struct daemon *d, struct session *s)
         release(d, s);
 }
 
-/* Whoever has inherited the socket may say what he likes. */
+/* Whoever has inherited the socket may say what he likes, an empty packet too. */
 static void ghost_speaks(struct daemon *d, struct watch *w, uint32_t events)
 {
     struct session *s = list_entry(w, struct session, on_socket);
     char packet;
-    ssize_t n = recv(s->fd, &packet, 1, MSG_DONTWAIT);
-    s->hung_up = n == 0 || events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR);
+    (void)recv(s->fd, &packet, 1, MSG_DONTWAIT);
+    s->hung_up = events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR);
     settle(d, s);
 }
 

@@ -5,6 +5,7 @@
 #include "daemon/handshake.h"
 #include "daemon/log.h"
 #include "daemon/quarantine.h"
+#include "daemon/visitor.h"
 #include "shm/status.h"
 
 #include <errno.h>
@@ -25,39 +26,28 @@ enum {
 
 /* ---- the control socket --------------------------------------------------------------- */
 
-enum heard { HEARD_NOTHING, HEARD_BYE, HEARD_END };
-
-/* Take at most `limit` waiting packets: wake-ups mean nothing more, BYE counts even if the worker
- * has gone since. Descriptors that come along are closed by the kernel, as recv has no room for
- * them. */
-static enum heard hear(const struct session *s, int limit)
+/* Is there a BYE among the next `limit` packets? They are taken; wake-ups mean nothing more, and
+ * BYE counts even if the worker has gone since. Descriptors that come along are closed by the
+ * kernel, as recv has no room for them. Nothing received is no hang-up: a packet may be empty. */
+static bool said_bye(const struct session *s, int limit)
 {
     for (int i = 0; i < limit; i++) {
         char packet = 0;
-        ssize_t n = recv(s->fd, &packet, 1, MSG_DONTWAIT);
-        if (n == 1 && packet == BYE)
-            return HEARD_BYE;
-        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
-            return HEARD_END;
-        if (n < 0)
+        if (recv(s->fd, &packet, 1, MSG_DONTWAIT) <= 0)
             break;
+        if (packet == BYE)
+            return true;
     }
-    return HEARD_NOTHING;
+    return false;
 }
 
 static void socket_ready(struct daemon *d, struct watch *w, uint32_t events)
 {
     struct session *s = list_entry(w, struct session, on_socket);
     bool over = events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR);
-    switch (hear(s, over ? PACKETS_OF_THE_DEAD : PACKETS_A_LOOK)) {
-    case HEARD_BYE:
+    if (said_bye(s, over ? PACKETS_OF_THE_DEAD : PACKETS_A_LOOK)) {
         session_end(d, s, true, "it said goodbye");
         return;
-    case HEARD_END:
-        over = true;
-        break;
-    case HEARD_NOTHING:
-        break;
     }
     s->hung_up = over;
     if (over)
@@ -67,7 +57,7 @@ static void socket_ready(struct daemon *d, struct watch *w, uint32_t events)
 static void exit_ready(struct daemon *d, struct watch *w, uint32_t events)
 {
     struct session *s = list_entry(w, struct session, on_exit);
-    bool clean = hear(s, PACKETS_OF_THE_DEAD) == HEARD_BYE;
+    bool clean = said_bye(s, PACKETS_OF_THE_DEAD);
     s->exited = true;
     session_end(d, s, clean, clean ? "it said goodbye" : "its process is dead");
 }
@@ -252,7 +242,7 @@ void session_attach(struct daemon *d, int fd, const struct hello *hello)
     struct hello h = *hello;
     struct peer peer = {0};
     struct session *s = NULL;
-    char why[256] = "the kernel does not say who this is";
+    char why[WHY_MAX] = "the kernel does not say who this is";
     int status = peer_identify(fd, &peer) ? check_sizes(&h, why, sizeof why) : STATUS_EACCESS;
     if (status == 0 && d->n_sessions + d->n_ghosts >= d->options->max_workers) {
         snprintf(why, sizeof why, "%u workers are attached%s, and --max-workers allows no more",
@@ -263,10 +253,12 @@ void session_attach(struct daemon *d, int fd, const struct hello *hello)
         status = check_layout(d, &h, why, sizeof why);
     if (status == 0) {
         int rc;
-        s = session_new(d, fd, &peer, &h, &rc);
+        do
+            s = session_new(d, fd, &peer, &h, &rc);
+        while (!s && rc == -EMFILE && visitors_give_way(d));
         if (!s) {
-            snprintf(why, sizeof why, "the daemon has no room for another worker: %s",
-                     strerror(-rc));
+            snprintf(why, sizeof why, "the daemon has no room for another worker: %s%s",
+                     strerror(-rc), descriptors_remedy(-rc));
             status = STATUS_ENOSPC;
         }
     }
@@ -277,6 +269,7 @@ void session_attach(struct daemon *d, int fd, const struct hello *hello)
     }
     daemon_publish(d);
     if (!send_welcome(d, s)) {
+        s->maps = 0; /* it has nothing to map */
         session_end(d, s, false, "its welcome could not be sent");
         return;
     }

@@ -37,9 +37,9 @@
 #include <assert.h>
 #include <stdint.h>
 
-#define SWAP_FORMAT 1u
-#define SWAP_MAGIC 0x7061777378667870ull    /* "pxfxswap" */
-#define HEADER_MAGIC 0x746f6c7378667870ull  /* "pxfxslot" */
+#define SWAP_FORMAT   1u
+#define SWAP_MAGIC    0x7061777378667870ull /* "pxfxswap" */
+#define HEADER_MAGIC  0x746f6c7378667870ull /* "pxfxslot" */
 #define RETIRED_MAGIC 0x6461656478667870ull /* "pxfxdead" */
 
 enum {

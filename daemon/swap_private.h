@@ -190,7 +190,7 @@ struct stage { /* the buffer of its number, of each device's copier */
 
 struct staging {
     unsigned n, n_reading, n_writing;
-    bool turn_of_writes; /* where there is one for both */
+    bool turn_of_writes;       /* where there is one for both */
     struct list reads, writes; /* jobs with records that wait */
     struct stage stage[COPIER_BUFFERS];
 };
@@ -302,7 +302,7 @@ static inline uint8_t *payload_at(const struct swap_store *s, const struct job *
     return s->config->pool[piece] + j->order.record[r].record * s->step;
 }
 
-/* ---- swap_file.c ---- */
+/* ---- swap_super.c ---- */
 
 /* All of it, short transfers and EINTR seen to. 0 or -errno; -ENODATA: the file ends before. */
 int file_read(int fd, void *to, size_t n, uint64_t offset);
@@ -310,23 +310,47 @@ int file_write(int fd, const void *from, size_t n, uint64_t offset, int flags);
 /* Synchronized, which may take its time; a sick file is not waited for: -EIO. */
 int file_promise(const struct swap_file *f, const void *from, size_t n, uint64_t offset);
 
-bool files_open(struct swap *sw, char *why, size_t n_why);
-/* No operation is under way any more. */
-void files_unlock(struct swap *sw);
-void files_close(struct swap *sw);
+void header_seal(struct slot_header *h);
+/* A header and the body after it, in `room` bytes: whole, and of this slot? */
+bool header_fits(const struct slot_header *h, const struct swap_file *f, uint32_t local,
+                 uint32_t room);
+
 int super_write(struct swap_file *f);
 /* Superblocks and flush records, all. */
 int head_write(struct swap_file *f);
 uint32_t slots_in(const struct swap_store *s, const struct swap_file *f, uint64_t length);
 struct swap_store store_shape(uint64_t record_bytes, uint32_t n_pieces, uint32_t body_bytes);
 uint64_t bytes_for(const struct swap_store *s, uint32_t extent_slots, uint64_t n_slots);
+
+enum swap_found { FOUND_NOTHING, FOUND_KEPT, FOUND_OTHER, FOUND_DAMAGED, FOUND_FOREIGN };
+
+/* 0 or -errno: it cannot be read. */
+int file_look_into(const struct swap_store *s, struct swap_file *f, uint64_t length,
+                   enum swap_found *found);
+/* In memory it is as if new; on disk nothing is left. 0 or -errno. */
+int file_empty(const struct swap_store *s, struct swap_file *f);
+
+/* ---- swap_file.c ---- */
+
+/* False: no memory. */
+bool file_begin(struct swap_file *f, enum swap_store_kind kind, const char *path, uint64_t budget);
+bool file_open(struct swap *sw, struct swap_store *s, struct swap_file *f, const char *path,
+               enum swap_found *found, char *why, size_t n_why);
+/* Cut to its budget. 0 or -errno. */
+int file_trim(const struct swap_store *s, struct swap_file *f, uint64_t length);
+void file_close(struct swap_file *f);
 /* Direct I/O is refused after all. */
 void file_direct_off(struct swap_file *f, int error);
+/* False, for it is said in `why`. */
+bool swap_fail(char *why, size_t n_why, const char *name, const char *what);
+bool swap_fail_errno(char *why, size_t n_why, const char *name, const char *what);
 
-void header_seal(struct slot_header *h);
-/* A header and the body after it, in `room` bytes: whole, and of this slot? */
-bool header_fits(const struct slot_header *h, const struct swap_file *f, uint32_t local,
-                 uint32_t room);
+/* ---- swap_set.c ---- */
+
+bool files_open(struct swap *sw, char *why, size_t n_why);
+/* No operation is under way any more. */
+void files_unlock(struct swap *sw);
+void files_close(struct swap *sw);
 
 /* ---- swap_flush.c ---- */
 

@@ -86,22 +86,36 @@ static void visitor_ready(struct daemon *d, struct watch *w, uint32_t events)
         visitor_close(d, v);
 }
 
-/* Room for one more: a stranger goes first, then who has not said HELLO, then the oldest tool. */
-static void make_room(struct daemon *d)
+/* Who is to go for another: a stranger first, then who has not said HELLO, then a tool, and of each
+ * the oldest. At least of this rank. */
+enum { RANK_TOOL, RANK_SILENT, RANK_STRANGER };
+
+static struct visitor *least_wanted(struct daemon *d, int rank)
 {
-    if (d->n_visitors < VISITORS_MAX)
-        return;
     struct visitor *victim = NULL;
-    int best = -1;
     list_each (at, after, &d->visitors) {
         struct visitor *v = list_entry(at, struct visitor, link);
-        int rank = !v->allowed ? 2 : !v->admin ? 1 : 0;
-        if (rank > best) {
+        int its = !v->allowed ? RANK_STRANGER : !v->admin ? RANK_SILENT : RANK_TOOL;
+        if (its >= rank + (victim != NULL)) {
             victim = v;
-            best = rank;
+            rank = its;
         }
     }
-    visitor_close(d, victim);
+    return victim;
+}
+
+static void make_room(struct daemon *d)
+{
+    if (d->n_visitors >= VISITORS_MAX)
+        visitor_close(d, least_wanted(d, RANK_TOOL));
+}
+
+bool visitors_give_way(struct daemon *d)
+{
+    struct visitor *v = least_wanted(d, RANK_SILENT);
+    if (v)
+        visitor_close(d, v);
+    return v != NULL;
 }
 
 static void admit(struct daemon *d, int fd)
@@ -123,11 +137,13 @@ fail:
     close(fd);
 }
 
-/* Without a free descriptor the caller would stay in the queue and wake us for ever: give up the
- * spare one for a moment and hang up on it. */
+/* Without a free descriptor the caller would stay in the queue and wake us for ever: who has said
+ * nothing gives way to it; or the spare one is given up for a moment, to hang up on it. */
 static void turn_away(struct daemon *d)
 {
-    log_warning("no descriptor is left for another connection; raise the limit (ulimit -n)");
+    log_warning("no descriptor is left for another connection; " RAISE_DESCRIPTORS);
+    if (visitors_give_way(d))
+        return;
     if (d->spare_fd >= 0)
         close(d->spare_fd);
     int fd = accept4(d->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);

@@ -19,8 +19,7 @@ static bool refuse_version(int version, char *why, size_t n_why)
     char has[16], oldest[16];
     snprintf(
         why, n_why,
-        "the NVIDIA driver here serves CUDA %s at most and prefixd needs %s; update the driver, "
-        "or use --device host",
+        "the NVIDIA driver here serves CUDA %s at most and prefixd needs %s; update the driver",
         text_of_version(version, has), text_of_version(CUDA_OLDEST, oldest));
     return false;
 }
@@ -51,10 +50,8 @@ static bool load_one(get_address *ask, const char *name, int version, bool neede
     if (!needed)
         return true;
     char since[16];
-    snprintf(why, n_why,
-             "the NVIDIA driver here has no %s as of CUDA %s; update the driver, or use --device "
-             "host",
-             name, text_of_version(version, since));
+    snprintf(why, n_why, "the NVIDIA driver here has no %s as of CUDA %s; update the driver", name,
+             text_of_version(version, since));
     return false;
 }
 
@@ -65,6 +62,12 @@ static bool load_all(struct cuda_driver *cu, get_address *ask, char *why, size_t
         return false;
     CUDA_CALLS(CUDA_LOAD)
 #undef CUDA_LOAD
+#define CUDA_LOAD_OLD(name, version, needed, parameters)                                           \
+    if (!cu->name &&                                                                               \
+        !load_one(ask, #name, version, needed, (void **)&cu->name##_v##version, why, n_why))       \
+        return false;
+    CUDA_OLD_CALLS(CUDA_LOAD_OLD)
+#undef CUDA_LOAD_OLD
     return true;
 }
 
@@ -75,8 +78,8 @@ bool cuda_open(struct cuda_driver *cu, char *why, size_t n_why)
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!library) {
         snprintf(why, n_why,
-                 "there is no NVIDIA driver here (%s); install it, start the container with its "
-                 "GPUs, or use --device host",
+                 "there is no NVIDIA driver here (%s); install it, or start the container with "
+                 "GPUs",
                  dlerror());
         return false;
     }
@@ -96,7 +99,17 @@ bool cuda_open(struct cuda_driver *cu, char *why, size_t n_why)
     return false;
 }
 
+void cuda_or(char *why, size_t n_why, const char *otherwise)
+{
+    size_t n = strlen(why);
+    snprintf(why + n, n_why - n, ", or %s", otherwise);
+}
+
 /* ---- errors -------------------------------------------------------------------------------- */
+
+#define OTHER_KERNELS                                                                              \
+    "this build's kernels are not for this GPU, or too new for this driver; build with an nvcc "   \
+    "that knows the GPU and is no newer than the driver"
 
 /* What they may mean to somebody who runs prefixd, and what to do. */
 static const struct {
@@ -114,9 +127,12 @@ static const struct {
     {CUDA_NO_DEVICE, "no GPU is visible to this process; check CUDA_VISIBLE_DEVICES, and that the "
                      "container was started with GPUs"},
     {CUDA_INVALID_DEVICE, "that GPU is not there; nvidia-smi -L lists those that are"},
+    {CUDA_INVALID_IMAGE, OTHER_KERNELS},
     {CUDA_MAP_FAILED,
      "the handle could not be mapped: both sides need the same GPU, driver and pid "
      "namespace, and no MIG between them; try --cuda-export fd"},
+    {CUDA_NO_BINARY, OTHER_KERNELS},
+    {CUDA_UNSUPPORTED_PTX, OTHER_KERNELS},
     {CUDA_ECC_UNCORRECTABLE, "the GPU's memory is damaged; reset it or take it out of use"},
     {CUDA_OS_ERROR, "the kernel refused; check the driver's device files and the cgroup's rules"},
     {CUDA_INVALID_HANDLE, "the daemon that made the handle is gone, or in another pid namespace; "

@@ -50,14 +50,20 @@ bool device_is_cuda(const struct device *dev)
     return dev->share.kind != DEVICE_HOST;
 }
 
-void device_free(struct device *dev)
+void device_print(const struct device *dev, char *text, size_t n)
 {
-    if (dev)
-        dev->end(dev, false);
+    char uuid[CUDA_UUID_TEXT];
+    cuda_uuid_print(uuid, dev->share.uuid);
+    snprintf(text, n, "%s, exported as a %s", uuid,
+             dev->share.kind == DEVICE_CUDA_FD ? "descriptor (fd)" : "handle (ipc)");
 }
 
-void device_leave(struct device *dev)
+bool device_free(struct device *dev)
 {
-    if (dev)
-        dev->end(dev, true);
+    return !dev || dev->end(dev, false);
+}
+
+bool device_leave(struct device *dev)
+{
+    return !dev || dev->end(dev, true);
 }

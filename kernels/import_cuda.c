@@ -61,10 +61,9 @@ bool cuda_map(const struct cuda_driver *cu, int number, uint64_t handle, uint64_
     return false;
 }
 
-void cuda_unmap(const struct cuda_driver *cu, uint64_t at, uint64_t bytes)
+bool cuda_unmap(const struct cuda_driver *cu, uint64_t at, uint64_t bytes)
 {
-    (void)cu->cuMemUnmap(at, bytes); /* waits for what uses it */
-    (void)cu->cuMemAddressFree(at, bytes);
+    return cu->cuMemUnmap(at, bytes) == CUDA_OK && cu->cuMemAddressFree(at, bytes) == CUDA_OK;
 }
 
 /* The mapping keeps the memory: the handle may go at once. */
@@ -103,21 +102,30 @@ static void leave(struct import *m)
     (void)m->cu.cuDevicePrimaryCtxRelease(m->number);
 }
 
-static void end(struct device *device, bool in_use)
+/* Neither cuMemUnmap nor cuIpcCloseMemHandle waits for kernels: one that loses its memory takes the
+ * context with it (vLLM issue 43020), and one that does not, for a twin of this import keeps it
+ * mapped, would write to pages that are others' by then. So what the driver refuses stays. */
+static bool end(struct device *device, bool in_use)
 {
     struct import *m = (struct import *)device;
-    if (m->cu.cuCtxPushCurrent(m->context) == CUDA_OK) {
-        if (device->share.kind == DEVICE_CUDA_FD)
-            cuda_unmap(&m->cu, m->at, device->share.bytes);
-        else
-            (void)m->cu.cuIpcCloseMemHandle(m->at);
+    bool entered = m->cu.cuCtxPushCurrent(m->context) == CUDA_OK;
+    bool over = entered && m->cu.cuCtxSynchronize() == CUDA_OK;
+    if (over && device->share.kind == DEVICE_CUDA_FD)
+        over = cuda_unmap(&m->cu, m->at, device->share.bytes);
+    else if (over)
+        over = m->cu.cuIpcCloseMemHandle(m->at) == CUDA_OK;
+    if (over)
         leave(m);
-    }
+    else if (entered)
+        (void)m->cu.cuCtxPopCurrent(NULL);
     free(m);
+    return over;
 }
 
+/* The list of what is visible may be longer than a sentence: its beginning. */
 static bool find(struct import *m, struct words *w)
 {
+    enum { SHOWN = 128 };
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     m->number = cuda_find(&m->cu, m->device.share.uuid);
     if (m->number >= 0)
@@ -125,9 +133,10 @@ static bool find(struct import *m, struct words *w)
     char uuid[CUDA_UUID_TEXT];
     cuda_uuid_print(uuid, m->device.share.uuid);
     snprintf(w->why, w->n,
-             "the pool is on %s, which this process does not see%s%s; make it visible, or leave it "
-             "out of map_devices (PFX_MAP_NONE maps none)",
-             uuid, visible ? " with CUDA_VISIBLE_DEVICES=" : "", visible ? visible : "");
+             "the pool is on %s, which this process does not see%s%.*s%s; make it visible, or "
+             "leave it out of map_devices (PFX_MAP_NONE maps none)",
+             uuid, visible ? " with CUDA_VISIBLE_DEVICES=" : "", SHOWN, visible ? visible : "",
+             visible && strlen(visible) > SHOWN ? "..." : "");
     return false;
 }
 
@@ -145,7 +154,11 @@ static bool open_context(struct import *m, struct words *w)
 
 static bool import(struct import *m, int fd, struct words *w)
 {
-    if (!cuda_open(&m->cu, w->why, w->n) || !find(m, w) || !open_context(m, w))
+    if (!cuda_open(&m->cu, w->why, w->n)) {
+        cuda_or(w->why, w->n, "map no GPU (PFX_MAP_NONE)");
+        return false;
+    }
+    if (!find(m, w) || !open_context(m, w))
         return false;
     if (m->device.share.kind == DEVICE_CUDA_FD ? import_fd(m, fd, w) : import_ipc(m, w)) {
         (void)m->cu.cuCtxPopCurrent(NULL);

@@ -62,7 +62,7 @@ awk '/^\|/ {
         sed -E 's/^(.*) (.*)$/\2: no case has the test \1/'
     awk -v whole="$log" -v tests="$room/tests" -v ran="$room/ran" '
         function ends(name) { # as its program or script is called: what of it runs by itself
-            return name ~ /\.(pml|sh|cu)$/ || name ~ /(fuzz|chaos)\/.*\.c$/
+            return name ~ /^[a-z]+\/.*\.(pml|sh|cu)$/ && name !~ /^tools\// || name ~ /(fuzz|chaos)\/.*\.c$/
         }
         BEGIN {
             while ((getline line <tests) > 0) {

@@ -16,30 +16,28 @@ static void write_text(const char *name, const char *text)
     close(fd);
 }
 
-/* Root may mount, and others in a user namespace of their own, where that is allowed. */
-static bool may_mount(void)
+bool mounts_of_our_own(void)
 {
     char map[64];
     uid_t uid = getuid();
     gid_t gid = getgid();
-    if (unshare(CLONE_NEWNS) == 0)
-        return true;
-    if (unshare(CLONE_NEWUSER | CLONE_NEWNS))
-        return false;
-    write_text("/proc/self/setgroups", "deny");
-    snprintf(map, sizeof map, "%u %u 1", gid, gid);
-    write_text("/proc/self/gid_map", map);
-    snprintf(map, sizeof map, "%u %u 1", uid, uid);
-    write_text("/proc/self/uid_map", map);
-    return true;
+    if (unshare(CLONE_NEWNS)) {
+        if (unshare(CLONE_NEWUSER | CLONE_NEWNS))
+            return false;
+        write_text("/proc/self/setgroups", "deny");
+        snprintf(map, sizeof map, "%u %u 1", gid, gid);
+        write_text("/proc/self/gid_map", map);
+        snprintf(map, sizeof map, "%u %u 1", uid, uid);
+        write_text("/proc/self/uid_map", map);
+    }
+    return mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0;
 }
 
 bool own_file_system(const char *dir, const char *size)
 {
     char data[32];
     snprintf(data, sizeof data, "size=%s", size);
-    if (may_mount() && mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
-        mount("tmpfs", dir, "tmpfs", 0, data) == 0)
+    if (mounts_of_our_own() && mount("tmpfs", dir, "tmpfs", 0, data) == 0)
         return true;
     fprintf(stderr, "%s: no tmpfs may be mounted here: %s\n", dir, strerror(errno));
     return false;

@@ -131,18 +131,22 @@ static bool is_stopped(pid_t pid)
     return state == 'T' || state == 't';
 }
 
+/* May this user read its memory through /proc? ptrace(2) decides it alike for all links there. */
+static bool may_look(pid_t pid)
+{
+    char path[32], target[8];
+    snprintf(path, sizeof path, "/proc/%d/exe", pid);
+    return readlink(path, target, sizeof target) >= 0;
+}
+
 int tool_fail_silent(const struct tool *t, pid_t pid, int ms)
 {
-    char path[32];
-    snprintf(path, sizeof path, "/proc/%d/fd", pid);
     if (is_stopped(pid))
         return tool_fail(EXIT_DAEMON,
                          "daemon %d at %s is stopped and does not answer; let it go on with "
                          "SIGCONT (kill -CONT %d).%s",
                          pid, t->socket, pid,
-                         access(path, R_OK | X_OK) == 0
-                             ? " `prefixctl status` and `tree` work all the same."
-                             : "");
+                         may_look(pid) ? " `prefixctl status` and `tree` work all the same." : "");
     return tool_fail(EXIT_DAEMON,
                      "daemon %d at %s did not answer within %d s: it is busy, or was "
                      "stopped meanwhile. What was asked may still happen; try again.",
@@ -151,18 +155,23 @@ int tool_fail_silent(const struct tool *t, pid_t pid, int ms)
 
 /* ---- shared memory -------------------------------------------------------------------- */
 
+/* -1: there is none, or (then EACCES) this user may list them and no more: proc(5) gives the
+ * directory to the daemon's user, and ptrace(2) what it names, which asks for its group as well. */
 static int open_index_fd(DIR *fds)
 {
     struct dirent *entry;
     while ((entry = readdir(fds))) {
         char target[64];
         ssize_t n = readlinkat(dirfd(fds), entry->d_name, target, sizeof target - 1);
+        if (n < 0 && errno == EACCES)
+            return -1;
         if (n < 0)
             continue;
         target[n] = '\0';
         if (strcmp(target, "/memfd:prefixd-index (deleted)") == 0)
             return openat(dirfd(fds), entry->d_name, O_RDONLY | O_CLOEXEC);
     }
+    errno = ENOENT;
     return -1;
 }
 
@@ -232,10 +241,14 @@ int daemon_index_open(const struct tool *t, struct daemon_index *di)
     if (!fds)
         return borrow_index(t, di);
     int fd = open_index_fd(fds);
-    int code = fd < 0 ? EXIT_GOOD : map_index(di, fd);
-    if (fd >= 0)
-        close(fd);
+    bool denied = fd < 0 && errno == EACCES;
     closedir(fds);
+    if (denied)
+        return borrow_index(t, di);
+    if (fd < 0)
+        return EXIT_GOOD; /* it waits for the first layout */
+    int code = map_index(di, fd);
+    close(fd);
     return code;
 }
 

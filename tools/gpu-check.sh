@@ -2,11 +2,13 @@
 # Check prefixd on this machine's GPU, and measure it: build, then copies, sharing with both exports,
 # kill -9 and the table of bandwidths, on the real driver. Under four minutes.
 #
-#   tools/gpu-check.sh [OPTION OF gpu_check]...
+#   tools/gpu-check.sh [--device INDEX] [--mib N] [--probe]
+#                                     which GPU (0), how many MiB are copied to measure (256); only
+#                                     say whether there is one
 #   tools/gpu-check.sh --pack DIR     build, and put all that a run needs into DIR, for a machine that
 #                                     cannot build: there, DIR/gpu-check.sh
 #
-# Exit status: 0 all is well, 1 something is not, 77 there is no driver or no GPU.
+# Exit status: 0 all is well, 1 something is not, 2 a wrong option, 77 there is no driver or no GPU.
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # sh FILE
 set -euo pipefail
 
@@ -15,6 +17,13 @@ if [ -x "$here/bin/gpu_check" ]; then # packed
     export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$here/lib"
     exec "$here/bin/gpu_check" "$@"
 fi
+case ${1:-} in
+--help | -h)
+    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
+    exit ;;
+--pack)
+    [ -n "${2:-}" ] || { echo "gpu-check: --pack: it takes a directory, which it makes" >&2; exit 2; } ;;
+esac
 
 cd "$here/.."
 . tools/packages.sh
@@ -38,7 +47,7 @@ echo "Building (release, in build/gpu) ..."
     meson setup build/gpu --buildtype=release -Dtests=false >/dev/null
 ninja --quiet -C build/gpu tools/gpu_check daemon/prefixd | { grep -v '^ninja: no work to do' || true; }
 if [ "${1:-}" = --pack ]; then
-    pack "${2:?a directory}"
+    pack "$2"
     exit
 fi
 exec build/gpu/tools/gpu_check "$@"

@@ -99,58 +99,72 @@ void gpu_unpin(struct gpu *g, void *at)
 
 static const char usage[] =
     "usage: gpu_check [--device INDEX] [--mib N] [--probe]\n"
-    "Check prefixd on a GPU, and measure it. Exit status: 0 all is well, 1 something is not, 77 "
-    "there\n"
-    "is no driver or no GPU.\n"
+    "Check prefixd on a GPU, and measure it. Exit status: 0 all is well, 1 something is not,\n"
+    "2 a wrong option, 77 there is no driver or no GPU.\n"
     "  --device INDEX  which GPU, as CUDA_VISIBLE_DEVICES numbers them (0)\n"
     "  --mib N         how much is copied to measure (256)\n"
     "  --probe         only say whether there is a GPU\n";
 
-static bool number(const char *text, unsigned long most, unsigned long *to)
+enum { NUMBER_MOST = 1 << 16, MIB_LEAST = 4 };
+
+struct options {
+    unsigned long device, mib;
+    bool probe, help;
+};
+
+static bool number(const char *option, const char *text, unsigned long least, unsigned long *to)
 {
     char *end;
     errno = 0;
-    *to = strtoul(text, &end, 10);
-    return !errno && end != text && !*end && *to <= most;
+    *to = text ? strtoul(text, &end, 10) : 0;
+    if (text && !errno && end != text && !*end && *to >= least && *to <= NUMBER_MOST)
+        return true;
+    fprintf(stderr, "gpu-check: %s: it takes a whole number, from %lu to %d; see --help\n", option,
+            least, NUMBER_MOST);
+    return false;
 }
 
-static bool parse(int argc, char **argv, unsigned long *device, unsigned long *mib, bool *probe)
+static bool parse(int argc, char **argv, struct options *o)
 {
-    for (int i = 1; i < argc; i += 2) {
-        if (strcmp(argv[i], "--probe") == 0) {
-            *probe = true;
-            i--;
-            continue;
-        }
-        unsigned long *to = strcmp(argv[i], "--device") == 0 ? device
-                            : strcmp(argv[i], "--mib") == 0  ? mib
-                                                             : NULL;
-        if (!to || !argv[i + 1] || !number(argv[i + 1], 1 << 16, to))
+    for (int i = 1; i < argc; i++) {
+        const char *option = argv[i];
+        if (strcmp(option, "--probe") == 0)
+            o->probe = true;
+        else if (strcmp(option, "--help") == 0 || strcmp(option, "-h") == 0)
+            o->help = true;
+        else if (strcmp(option, "--device") == 0 || strcmp(option, "--mib") == 0) {
+            bool mib = option[2] == 'm';
+            if (!number(option, argv[++i], mib ? MIB_LEAST : 0, mib ? &o->mib : &o->device))
+                return false;
+        } else {
+            fprintf(stderr, "gpu-check: %s: there is no such option; see --help\n", option);
             return false;
+        }
     }
-    return *mib >= 4;
+    return true;
 }
 
 int main(int argc, char **argv)
 {
     static struct gpu g;
     char why[400];
-    unsigned long device = 0, mib = 256;
-    bool probe = false;
+    struct options o = {.mib = 256};
     if (argc == 4 && strcmp(argv[1], "--worker") == 0)
         return gpu_check_worker(argv[2], argv[3]);
-    if (!parse(argc, argv, &device, &mib, &probe)) {
-        fputs(usage, stderr);
+    if (!parse(argc, argv, &o))
         return EXIT_USAGE;
+    if (o.help) {
+        fputs(usage, stdout);
+        return EXIT_GOOD;
     }
     if (!cuda_open(&g.cu, why, sizeof why)) {
         printf("gpu-check: nothing was checked: %s.\n", why);
         return GPU_EXIT_NONE;
     }
-    if (probe)
+    if (o.probe)
         return EXIT_GOOD;
-    g.bytes = mib << 20;
-    if (gpu_use(&g, (int)device)) {
+    g.bytes = o.mib << 20;
+    if (gpu_use(&g, (int)o.device)) {
         printf("%s, %s, driver for CUDA %d.%d; kernels: %s\n\n", g.name, g.uuid,
                g.cu.version / 1000, g.cu.version % 1000 / 10, block_copy_targets);
         gpu_check_copies(&g);

@@ -81,11 +81,9 @@ static void remove_left_over(const char *tmp)
     DIR *all = opendir(tmp);
     for (struct dirent *e; all && (e = readdir(all));) {
         struct private_daemon gone;
-        if (strlen(e->d_name) < sizeof gone.dir - strlen(tmp) - 1 &&
-            is_left_over(dirfd(all), e->d_name)) {
-            snprintf(gone.dir, sizeof gone.dir, "%s/%s", tmp, e->d_name);
+        int n = snprintf(gone.dir, sizeof gone.dir, "%s/%s", tmp, e->d_name);
+        if ((size_t)n < sizeof gone.dir && is_left_over(dirfd(all), e->d_name))
             remove_dir(&gone);
-        }
     }
     if (all)
         closedir(all);

@@ -52,7 +52,7 @@ static const struct option_row options[] = {
     DAEMON("block-bytes", "SIZE", "bytes of a block on a device (default: 4K)"),
     DAEMON("bytes", "SIZE", "bytes of its pool, instead of --blocks"),
     DAEMON("devices", "N", "shards of a block"),
-    DAEMON("device", "NAME", "where its pages live"),
+    DAEMON("device", "WHERE", "where its pages live; only host memory can be compared"),
     DAEMON("policy", "NAME", "who is evicted first"),
     DAEMON("index", "radix|none", "none: nothing is ever found"),
     DAEMON("snapshot-bytes", "SIZE", "bytes of a slot on a device (default: 4K)"),

@@ -214,8 +214,9 @@ static int attach(struct worker *w, unsigned me)
         if (rc < 0)
             return fail(w, "no view of the pool", rc);
         if (w->device[d].is_cuda)
-            return tool_fail(EXIT_DAEMON, "replay compares pages on the host; this pool is on a "
-                                          "GPU. Use --private, or a daemon with --device host.");
+            return tool_fail(EXIT_DAEMON, "replay compares pages in host memory, and this pool is "
+                                          "on a GPU; hit ratios are the same with --private and "
+                                          "--device host.");
     }
     size_t longest = w->r->work->longest, blocks = longest / w->g->layout.block_tokens + 1;
     w->tokens = calloc(longest + 1, sizeof *w->tokens);

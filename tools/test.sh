@@ -1,10 +1,11 @@
 #!/bin/bash
 # test.sh [SUITE...]: build with the address and undefined-behaviour sanitizers and run every test, or
-# those of some suites: unit litmus model models scenario death client tools hybrid swap cuda fuzz.
+# those of some suites: unit litmus model models scenario death client tools hybrid swap cuda matrix
+# fuzz. After all of them other builds (tools/matrix.sh --short), and coverage: did each test run that
+# tests/COVERAGE.md names?
 #
 # Prints a line a suite when it is through (seconds: of its tests, added up), all that a test said that
-# failed, and last the count. Fails if a test fails, and after all of them also if one that
-# tests/COVERAGE.md names did not run. TEST_TIMEOUT_MULTIPLIER (3) stretches the tests' time limits.
+# failed, and last the count. TEST_TIMEOUT_MULTIPLIER (3) stretches the tests' time limits.
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # sh FILE
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,7 +13,7 @@ cd "$(dirname "$0")/.."
 
 case "${1:-}" in
 -*)
-    sed -n '2,7s/^# \{0,1\}//p' "$0"
+    sed -n '2,8s/^# \{0,1\}//p' "$0"
     [ "$1" = --help ] || [ "$1" = -h ] || exit 2
     exit 0
     ;;
@@ -80,7 +81,7 @@ failures() {
          /^=+$/ && failed { printf "%s", text; failed = 0 }' "$build/meson-logs/testlog.txt"
 }
 
-# Runs the suites.
+# Runs the suites, one test more at once than there are processors: many wait for time-outs or disks.
 run() {
     local which=() all=0 suite text
     for suite in "$@"; do
@@ -96,7 +97,8 @@ run() {
         # shellcheck disable=SC2086
         over "${BASH_REMATCH[1]}" ${BASH_REMATCH[2]}
         progress "${text%%/*} of $all tests, $failed failed, $SECONDS s"
-    done < <(exec meson test -C "$build" --no-rebuild -t "${TEST_TIMEOUT_MULTIPLIER:-3}" "${which[@]}" 2>&1)
+    done < <(exec meson test -C "$build" --no-rebuild --num-processes $(($(nproc) + 1)) \
+        -t "${TEST_TIMEOUT_MULTIPLIER:-3}" "${which[@]}" 2>&1)
     progress
     if ! wait $! && [ "$failed" = 0 ]; then # it is meson that failed
         failed=1
@@ -113,6 +115,7 @@ if [ $# != 0 ]; then
     run "$@"
 else
     run "${!tests[@]}"
+    also builds tools/matrix.sh --short
     also coverage tests/coverage.sh tests "$build/meson-logs/testlog.txt"
 fi
 echo "$passed passed, $failed failed in $((SECONDS / 60)) min $((SECONDS % 60)) s"

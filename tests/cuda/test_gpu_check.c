@@ -52,8 +52,14 @@ END_TEST
 START_TEST(usage)
 {
     ck_assert_int_eq(CHECK(getenv("FAKE_CUDA_DIR"), "--mib"), 2);
+    said("gpu-check: --mib: it takes a whole number, from 4 to 65536; see --help\n");
     ck_assert_int_eq(CHECK(getenv("FAKE_CUDA_DIR"), "--mib", "3"), 2);
     ck_assert_int_eq(CHECK(getenv("FAKE_CUDA_DIR"), "--what", "4"), 2);
+    said("gpu-check: --what: there is no such option; see --help\n");
+    ck_assert_int_eq(CHECK(getenv("FAKE_CUDA_DIR"), "--mib", "4", "--device", "x"), 2);
+    said("gpu-check: --device: it takes a whole number, from 0 to 65536; see --help\n");
+    ck_assert_int_eq(CHECK(getenv("FAKE_CUDA_DIR"), "--help"), 0);
+    said("usage: gpu_check");
     ck_assert_int_eq(CHECK(getenv("FAKE_CUDA_DIR"), "--probe"), 0);
 }
 END_TEST

@@ -37,14 +37,44 @@ static void scene_end(struct scene *s)
     host_stop(&s->host);
 }
 
+static bool is_socket(int fd)
+{
+    int type;
+    socklen_t n = sizeof type;
+    return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) == 0 && type == SOCK_SEQPACKET;
+}
+
 static void hang_up(void)
 {
-    for (int fd = 3; fd < 256; fd++) {
-        int type;
-        socklen_t n = sizeof type;
-        if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) == 0 && type == SOCK_SEQPACKET)
+    for (int fd = 3; fd < 256; fd++)
+        if (is_socket(fd))
             close(fd);
-    }
+}
+
+/* A wake-up, a goodbye, and a packet of no bytes, which is what the end of a stream looks like: on
+ * the socket that came last, for the others are the observer's. */
+static void talk(void)
+{
+    int fd = 256;
+    while (fd > 3 && !is_socket(fd))
+        fd--;
+    (void)send(fd, "w", 1, MSG_NOSIGNAL);
+    (void)send(fd, "b", 1, MSG_NOSIGNAL);
+    (void)send(fd, "", 0, MSG_NOSIGNAL);
+}
+
+enum { TALKS_AFTER_US = 200 * 1000 };
+
+/* Keeps what it has inherited when its parent dies, and talks then. */
+static void keep(pid_t parent)
+{
+    prctl(PR_SET_PDEATHSIG, 0);
+    while (getppid() == parent)
+        sleep_us(1000);
+    sleep_us(TALKS_AFTER_US);
+    talk();
+    for (;;)
+        pause();
 }
 
 enum order { HANG_UP, KEEP, RELEASE, END };
@@ -74,11 +104,8 @@ static void victim_run(struct child *me, void *arg)
         pid_t keeper = 0;
         if (order == HANG_UP)
             hang_up();
-        if (order == KEEP && (keeper = fork()) == 0) {
-            prctl(PR_SET_PDEATHSIG, 0);
-            for (;;)
-                pause();
-        }
+        if (order == KEEP && (keeper = fork()) == 0)
+            keep(getppid());
         if (order == END)
             return;
         child_post(me, (uint64_t)keeper);
@@ -168,6 +195,8 @@ START_TEST(exit_alone_frees_nothing)
     pid_t keeper = tell(&c, KEEP);
     child_kill(&c, SIGKILL);
     confined(&s);
+    sleep_us(2 * TALKS_AFTER_US);
+    pages_confined(&s.w, 11, 3);
     ck_assert_int_eq(kill(keeper, SIGKILL), 0);
     back(&s);
     scene_end(&s);
@@ -301,6 +330,28 @@ START_TEST(ghosts_are_counted)
 }
 END_TEST
 
+/* Whom the daemon answered too late has mapped nothing: he leaves nobody behind, however often he
+ * tries. */
+START_TEST(who_gave_up_waiting_leaves_nothing)
+{
+    struct host h;
+    pfx *c;
+    HOST_START(&h, "--device", "cuda", "--max-workers", "4");
+    struct pfx_options o = worker_options(&h);
+    o.timeout_ms = 100;
+    host_pause(&h);
+    for (int i = 0; i < 6; i++)
+        ck_assert_int_eq(pfx_open(&o, &c), PFX_ETIMEDOUT);
+    host_resume(&h);
+    c = gpu_open(&h, PFX_MAP_ALL);
+    struct pfx_stats s = {.size = sizeof s};
+    EVENTUALLY(SOON_MS, pfx_stats(c, &s) == 0 && s.workers == 1);
+    audit_clean(&h);
+    pfx_close(c);
+    host_stop(&h);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("gpu deaths");
@@ -314,6 +365,7 @@ Suite *test_suite(void)
     tcase_add_test(t, the_name_is_free_at_once);
     tcase_add_loop_test(t, two_ghosts_of_a_group, 0, 2);
     tcase_add_test(t, ghosts_are_counted);
+    tcase_add_test(t, who_gave_up_waiting_leaves_nothing);
     suite_add_tcase(s, t);
     return s;
 }

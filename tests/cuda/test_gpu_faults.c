@@ -60,6 +60,10 @@ static const struct refusal refusals[] = {
      NULL,
      ON("--device", "cuda:GPU-00000000-0000-0000-0000-000000000000"),
      {"GPU-00000000-0000-0000-0000-000000000000 is not here", "nvidia-smi -L lists them"}},
+    {NULL,
+     NULL,
+     ON("--device", "cuda:MIG-00000000-0000-0000-0000-000000000000"),
+     {"--device: MIG-00000000-0000-0000-0000-000000000000 is not here", "nvidia-smi -L lists"}},
     {"FAKE_CUDA_DEVICES",
      "1",
      ON("--device", "cuda", "--devices", "2"),
@@ -92,6 +96,10 @@ static const struct refusal refusals[] = {
      "cuMemExportToShareableHandle:1:800",
      ON("--device", "cuda"),
      {"could not be exported as a descriptor", "check the container's capabilities"}},
+    {"FAKE_CUDA_FAIL",
+     "cuMemExportToShareableHandle:1:205", /* the longest of all */
+     ON("--device", "cuda"),
+     {"could not be exported as a descriptor", "try --cuda-export fd\n"}},
     {"FAKE_CUDA_FAIL",
      "cuIpcGetMemHandle:1:801",
      ON("--device", "cuda", "--cuda-export", "ipc"),
@@ -272,6 +280,23 @@ START_TEST(the_worker_is_told_what_is_wrong)
 }
 END_TEST
 
+/* The worker's remedies are not the daemon's. */
+START_TEST(a_worker_with_an_old_driver)
+{
+    struct host h;
+    gpu_host(&h, "cuda", "fd");
+    struct pfx_options o = worker_options(&h);
+    pfx *c;
+    setenv("FAKE_CUDA_VERSION", "11080", 1);
+    ck_assert_int_eq(pfx_open(&o, &c), PFX_EAGAIN);
+    ck_assert_msg(strstr(pfx_why(NULL), "serves CUDA 11.8 at most and prefixd needs 12.0; update "
+                                        "the driver, or map no GPU (PFX_MAP_NONE)") != NULL,
+                  "%s", pfx_why(NULL));
+    pfx_close(gpu_open(&h, PFX_MAP_NONE));
+    host_stop(&h);
+}
+END_TEST
+
 /* Each call that takes something fails once, at each of its places in a pfx_open of two devices:
  * all that was taken is given back. */
 START_TEST(any_call_of_an_import_may_fail)
@@ -306,68 +331,128 @@ START_TEST(any_call_of_an_import_may_fail)
 }
 END_TEST
 
-/* The GPU is lost while a worker is attached: closing ends, what it held comes back without a word
- * of the GPU's, and the daemon goes on. */
+static uint64_t in_flight(pfx *c)
+{
+    struct pfx_stats s = {.size = sizeof s};
+    ck_assert_int_eq(pfx_stats(c, &s), 0);
+    return s.blocks_inflight;
+}
+
+/* The GPU is lost while a worker is attached: closing ends, and the daemon goes on. Nobody knows
+ * what the GPU still writes for that process, so the pages are in quarantine, as if it had died.
+ */
 START_TEST(the_device_disappears_from_a_worker)
 {
     struct host h;
-    struct worker other, w = {.host = &h, .unchecked = true};
-    uint32_t slot;
     gpu_host(&h, "cuda:0,1", gpu_exports[_i]);
-    struct pfx_options none = worker_options(&h);
-    none.map_devices = PFX_MAP_NONE;
-    other = (struct worker){.host = &h};
-    ck_assert_int_eq(pfx_open(&none, &other.c), 0);
-    pfx *c = w.c = gpu_open(&h, PFX_MAP_ALL);
+    struct worker w = {.host = &h, .c = gpu_open(&h, PFX_MAP_ALL)};
+    struct held held = look(&w, "aaaabbbb");
+    ck_assert_int_eq(grab(&w, &held, 2), 0);
+    pfx *c = w.c;
     gpu_fail("*:1+:999");
     ck_assert_int_eq(pfx_ping(c), 0);
-    struct held l = look(&w, "aaaabbbbcccc");
-    ck_assert_int_eq(grab(&w, &l, 3), 0);
-    ck_assert_int_eq(pfx_snapshot_reserve(c, l.lease, &slot), 0);
-    pages_are(&other, 11, 3, 0, 0);
     uint64_t start = now_ms();
     pfx_close(c);
-    EVENTUALLY(SOON_MS, pages(&other).free == 14);
-    ck_assert_uint_eq(counters(&other).leases, 0);
-    audit_clean(&h);
-    pfx_close(other.c);
     struct pfx_options o = worker_options(&h);
     ck_assert_int_eq(pfx_open(&o, &c), PFX_EAGAIN);
     ck_assert_msg(strstr(pfx_why(NULL), "the GPU may have been lost") != NULL, "%s", pfx_why(NULL));
     ck_assert_uint_lt(now_ms() - start, SOON_MS);
     c = gpu_open(&h, PFX_MAP_NONE); /* what needs no GPU works */
+    EVENTUALLY(SOON_MS, in_flight(c) == 2);
+    audit_clean(&h);
     pfx_close(c);
     host_kill(&h);
 }
 END_TEST
 
-/* The daemon of a legacy handle is gone before the worker opens it: not a wrong byte, a sentence.
- */
-START_TEST(a_handle_of_a_dead_daemon)
+/* The driver does not wait (a graph is being captured, say): what its work may use is not unmapped
+ * under it, nor are its pages given to others. */
+START_TEST(a_close_that_the_driver_refuses)
+{
+    struct host h;
+    gpu_host(&h, "cuda", gpu_exports[_i]);
+    struct worker w = {.host = &h, .c = gpu_open(&h, PFX_MAP_ALL)};
+    struct held held = look(&w, "aaaabbbb");
+    ck_assert_int_eq(grab(&w, &held, 2), 0);
+    void *page = pfx_block_address(w.c, 0, held.table[0]);
+    gpu_fail("cuCtxSynchronize:1:900");
+    pfx_close(w.c);
+    gpu_fail(NULL);
+    ck_assert_uint_eq(gpu_facts().mappings, 1);
+    memset(page, 1, 64);
+    pfx *c = gpu_open(&h, PFX_MAP_NONE);
+    EVENTUALLY(SOON_MS, in_flight(c) == 2);
+    pfx_close(c);
+    host_kill(&h);
+}
+END_TEST
+
+/* kill -9 of the daemon between WELCOME and the import. A descriptor keeps the memory; a handle is
+ * not opened to a wrong byte, but refused with a sentence. */
+START_TEST(the_daemon_dies_before_the_import)
 {
     struct host h;
     struct raw r;
-    struct hello hello = raw_hello("late");
-    char why[400];
-    gpu_host(&h, "cuda", "ipc");
+    char why[400] = "";
+    struct hello hello = raw_hello("early");
+    gpu_host(&h, "cuda", gpu_exports[_i]);
+    pfx_close(gpu_open(&h, PFX_MAP_ALL)); /* so that the driver is loaded */
     ck_assert(raw_greet(&r, &h, &hello));
     host_kill(&h);
-    ck_assert_ptr_null(device_import(&r.welcome.device[0], -1, why, sizeof why));
-    ck_assert_msg(strstr(why, "could not be opened") != NULL, "%s", why);
-    ck_assert_uint_eq(gpu_facts().contexts + gpu_facts().mappings, 0);
+    struct device *d = device_import(&r.welcome.device[0], r.fds[3], why, sizeof why);
+    ck_assert_int_eq(d != NULL, _i == 0);
+    if (d) {
+        memset(device_address(d), 0x5a, device_bytes(d));
+        ck_assert(device_free(d));
+    } else {
+        ck_assert_msg(strstr(why, "the daemon that made the handle is gone") != NULL, "%s", why);
+    }
+    ck_assert_uint_eq(gpu_facts().mappings + gpu_facts().contexts + gpu_facts().handles, 0);
     raw_close(&r);
 }
 END_TEST
 
-START_TEST(what_was_open_of_a_dead_daemon_can_be_closed)
+/* What was open stays open. */
+START_TEST(the_daemon_dies_after_the_import)
 {
     struct host h;
-    gpu_host(&h, "cuda", "ipc");
+    gpu_host(&h, "cuda", gpu_exports[_i]);
     pfx *c = gpu_open(&h, PFX_MAP_ALL);
     host_kill(&h);
-    memset(pfx_block_address(c, 0, 1), 1, 64); /* what was open stays open */
+    memset(pfx_block_address(c, 0, 1), 1, 64);
     pfx_close(c);
-    ck_assert_uint_eq(gpu_facts().mappings, 0);
+    ck_assert_uint_eq(gpu_facts().mappings + gpu_facts().contexts + gpu_facts().handles, 0);
+}
+END_TEST
+
+/* What is no pool is refused with a sentence, and nothing of it is left. */
+START_TEST(what_is_no_pool)
+{
+    struct host h;
+    struct raw r;
+    struct hello hello = raw_hello("wrong");
+    gpu_host(&h, "cuda", gpu_exports[_i]);
+    pfx_close(gpu_open(&h, PFX_MAP_ALL)); /* so that the driver is loaded */
+    ck_assert(raw_greet(&r, &h, &hello));
+    struct wire_device all[4];
+    for (int i = 0; i < 4; i++)
+        all[i] = r.welcome.device[0];
+    all[1].uuid[0] ^= 1;
+    memset(all[2].handle, _i ? 0xff : 0, sizeof all[2].handle);
+    all[3].kind = 77;
+    static const char *const says[4] = {"", "which this process does not see", "could not be",
+                                        "a kind of device that this library does not know"};
+    for (int i = _i; i < 4; i++) { /* a handle's placeholder is not looked at */
+        char why[400] = "";
+        int fd = i < 3 ? r.fds[2] : r.fds[3]; /* the index */
+        ck_assert_ptr_null(device_import(&all[i], fd, why, sizeof why));
+        ck_assert_msg(strlen(why) > 20 && strstr(why, says[i]) != NULL, "%d: %s", i, why);
+        ck_assert_uint_eq(gpu_facts().mappings + gpu_facts().contexts + gpu_facts().handles, 0);
+    }
+    char why[400];
+    ck_assert_ptr_null(device_import(&all[2], -1, why, sizeof why));
+    raw_close(&r);
+    host_kill(&h);
 }
 END_TEST
 
@@ -380,10 +465,13 @@ Suite *test_suite(void)
     tcase_add_test(t, memory_that_does_not_come);
     tcase_add_loop_test(t, the_device_disappears_from_the_daemon, 0, 2 * EXPORTS);
     tcase_add_loop_test(t, the_worker_is_told_what_is_wrong, 0, IMPORT_REFUSALS);
+    tcase_add_test(t, a_worker_with_an_old_driver);
     tcase_add_loop_test(t, any_call_of_an_import_may_fail, 0, EXPORTS);
     tcase_add_loop_test(t, the_device_disappears_from_a_worker, 0, EXPORTS);
-    tcase_add_test(t, a_handle_of_a_dead_daemon);
-    tcase_add_test(t, what_was_open_of_a_dead_daemon_can_be_closed);
+    tcase_add_loop_test(t, a_close_that_the_driver_refuses, 0, EXPORTS);
+    tcase_add_loop_test(t, the_daemon_dies_before_the_import, 0, EXPORTS);
+    tcase_add_loop_test(t, the_daemon_dies_after_the_import, 0, EXPORTS);
+    tcase_add_loop_test(t, what_is_no_pool, 0, EXPORTS);
     suite_add_tcase(s, t);
     return s;
 }

@@ -1,16 +1,13 @@
 /* Engine faults beyond the tree (test_engine_tree.c) that concern this part: reserving, scheduling,
  * lifecycle, identity. What belongs to snapshots and the disk tier is named in COVERAGE.md. */
+#include "tests/refuse.h"
 #include "tests/worker.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -102,19 +99,11 @@ END_TEST
 /* Epoch, file ids and seeds are random numbers; without these there is no daemon. */
 START_TEST(e99_no_random_numbers_no_daemon)
 {
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_getrandom, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {4, code};
     char dir[64], socket[80], said[2048];
     temp_dir(dir);
     snprintf(socket, sizeof socket, "%s/s", dir);
     const char *words[] = {"--socket", socket, "--blocks", "8", NULL};
-    ck_assert_int_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-    ck_assert_int_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+    refuse_call(__NR_getrandom, ENOSYS);
     ck_assert_int_eq(program_run(prefixd_path(), words, said, sizeof said), 1);
     ck_assert_msg(strstr(said, "random numbers") != NULL, "%s", said);
     ck_assert_int_ne(access(socket, F_OK), 0);
