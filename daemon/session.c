@@ -1,6 +1,7 @@
 #include "daemon/session.h"
 
 #include "daemon/daemon.h"
+#include "daemon/foreign.h"
 #include "daemon/group.h"
 #include "daemon/handshake.h"
 #include "daemon/log.h"
@@ -27,13 +28,13 @@ enum {
 /* ---- the control socket --------------------------------------------------------------- */
 
 /* Is there a BYE among the next `limit` packets? They are taken; wake-ups mean nothing more, and
- * BYE counts even if the worker has gone since. Descriptors that come along are closed by the
- * kernel, as recv has no room for them. Nothing received is no hang-up: a packet may be empty. */
-static bool said_bye(const struct session *s, int limit)
+ * BYE counts even if the worker has gone since. Nothing received is no hang-up: a packet may be
+ * empty. */
+static bool said_bye(struct daemon *d, const struct session *s, int limit)
 {
     for (int i = 0; i < limit; i++) {
         char packet = 0;
-        if (recv(s->fd, &packet, 1, MSG_DONTWAIT) <= 0)
+        if (foreign_recv(&d->foreign, s->fd, &packet, 1) <= 0)
             break;
         if (packet == BYE)
             return true;
@@ -45,7 +46,7 @@ static void socket_ready(struct daemon *d, struct watch *w, uint32_t events)
 {
     struct session *s = list_entry(w, struct session, on_socket);
     bool over = events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR);
-    if (said_bye(s, over ? PACKETS_OF_THE_DEAD : PACKETS_A_LOOK)) {
+    if (said_bye(d, s, over ? PACKETS_OF_THE_DEAD : PACKETS_A_LOOK)) {
         session_end(d, s, true, "it said goodbye");
         return;
     }
@@ -57,7 +58,7 @@ static void socket_ready(struct daemon *d, struct watch *w, uint32_t events)
 static void exit_ready(struct daemon *d, struct watch *w, uint32_t events)
 {
     struct session *s = list_entry(w, struct session, on_exit);
-    bool clean = said_bye(s, PACKETS_OF_THE_DEAD);
+    bool clean = said_bye(d, s, PACKETS_OF_THE_DEAD);
     s->exited = true;
     session_end(d, s, clean, clean ? "it said goodbye" : "its process is dead");
 }
@@ -109,14 +110,14 @@ static int make_channel(const struct daemon *d, struct session *s, uint32_t ring
     return 0;
 }
 
-void session_free(struct session *s)
+void session_free(struct daemon *d, struct session *s)
 {
     segment_free(&s->request_region);
     segment_free(&s->completion_region);
     if (s->pidfd >= 0)
         close(s->pidfd);
     if (s->fd >= 0)
-        close(s->fd);
+        foreign_close(&d->foreign, s->fd);
     free(s->obituary);
     free(s->opened);
     free(s);
@@ -174,7 +175,7 @@ static struct session *session_new(struct daemon *d, int fd, const struct peer *
     return s;
 fail:
     s->fd = -1; /* the caller still has something to say on it */
-    session_free(s);
+    session_free(d, s);
     return NULL;
 }
 
@@ -264,7 +265,7 @@ void session_attach(struct daemon *d, int fd, const struct hello *hello)
     }
     if (status) {
         welcome_refuse(d, fd, &peer, status, why);
-        close(fd);
+        foreign_close(&d->foreign, fd);
         return;
     }
     daemon_publish(d);
@@ -282,10 +283,10 @@ void session_attach(struct daemon *d, int fd, const struct hello *hello)
 
 static void jobs_abandon(struct daemon *d, struct session *s)
 {
-    dispatch_abandon(d, &s->job);
+    dispatch_abandon(d, s, &s->job);
     list_each (at, after, &s->waiting) {
         struct waiting *w = list_entry(at, struct waiting, link);
-        dispatch_abandon(d, &w->job);
+        dispatch_abandon(d, s, &w->job);
         free(w);
     }
 }
@@ -317,7 +318,7 @@ void session_end(struct daemon *d, struct session *s, bool clean, const char *wh
     watch_remove(d, s->fd);
     if (s->pidfd >= 0)
         watch_remove(d, s->pidfd);
-    session_free(s);
+    session_free(d, s);
 }
 
 /* ---- turns -------------------------------------------------------------------------------- */

@@ -1,8 +1,8 @@
 #!/bin/bash
 # test.sh [SUITE...]: build with the address and undefined-behaviour sanitizers and run every test, or
 # those of some suites: unit litmus model models scenario death client tools hybrid swap cuda matrix
-# fuzz. After all of them other builds (tools/matrix.sh --short), and coverage: did each test run that
-# tests/COVERAGE.md names?
+# security fuzz. After all of them other builds (tools/matrix.sh --short), and coverage: did each test
+# run that tests/COVERAGE.md names?
 #
 # Prints a line a suite when it is through (seconds: of its tests, added up), all that a test said that
 # failed, and last the count. TEST_TIMEOUT_MULTIPLIER (3) stretches the tests' time limits.
@@ -20,7 +20,7 @@ case "${1:-}" in
 esac
 
 build=$PWD/build/test
-need_build_packages check spin
+need_build_packages check spin systemd-analyze=systemd
 echo "Building (sanitizers, in build/test) ..."
 [ -f "$build/build.ninja" ] ||
     meson setup "$build" --buildtype=debugoptimized -Db_sanitize=address,undefined \
