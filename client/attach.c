@@ -267,7 +267,7 @@ static void calls_deinit(struct pfx *c)
 static void pfx_free(struct pfx *c)
 {
     calls_deinit(c);
-    leases_deinit(c);
+    leases_forget(c);
     free(c->spaces.slot);
     free(c->scratch);
     if (c->fd >= 0)
@@ -280,10 +280,13 @@ static void pfx_free(struct pfx *c)
     free(c);
 }
 
-static void unmap_pool(struct pfx *c)
+/* False: a GPU's driver has refused, and its work may still write. */
+static bool unmap_pool(struct pfx *c)
 {
+    bool over = true;
     for (uint32_t i = 0; i < DEVICES_MAX; i++)
-        device_free(c->devices[i]);
+        over &= device_free(c->devices[i]);
+    return over;
 }
 
 static void unmap_channel(struct pfx *c)
@@ -318,7 +321,8 @@ static int attach(struct pfx *c, const struct pfx_options *o, const struct hello
 }
 
 /* Only after the pool was unmapped, which waits for what a GPU still does with it: the daemon gives
- * our pages to others, and may free the memory that we had imported. */
+ * our pages to others, and may free the memory that we had imported. Without it, it waits for our
+ * process to end. */
 static bool say_bye(struct pfx *c)
 {
     const uint8_t bye = BYE;
@@ -345,8 +349,8 @@ int pfx_open_abi(uint32_t abi_version, const struct pfx_options *options, pfx **
     hello_fill(o, abi_version, &h);
     status = attach(c, o, &h);
     if (status) {
-        unmap_pool(c);
-        (void)say_bye(c); /* it may have attached us before something failed here */
+        if (unmap_pool(c))
+            (void)say_bye(c); /* it may have attached us before something failed here */
         unmap_channel(c);
         pfx_free(c);
         return status;
@@ -373,8 +377,7 @@ void pfx_close(pfx *c)
     if (!c)
         return;
     if (check_here(c) == 0) {
-        unmap_pool(c);
-        if (say_bye(c))
+        if (unmap_pool(c) && say_bye(c))
             await_end(c);
         unmap_channel(c);
     }

@@ -90,11 +90,11 @@ struct leases {
 
 struct lease *lease_new(struct pfx *c); /* NULL: no memory. Not in the table yet */
 bool lease_add(struct pfx *c, struct lease *l);
-struct lease *lease_find(const struct pfx *c, uint64_t id);
+struct lease *lease_seek(const struct pfx *c, uint64_t id);
 struct lease *lease_use(struct pfx *c, uint64_t id); /* find, or begin to know a mate's */
 void lease_free(struct pfx *c, struct lease *l);     /* out of the table, if it is there */
 bool lease_room(struct lease *l, uint32_t n, bool disks);
-void leases_deinit(struct pfx *c);
+void leases_forget(struct pfx *c);
 
 /* ---- space.c ------------------------------------------------------------------ */
 

@@ -167,7 +167,8 @@ static int make_fd(struct pfx *c)
     if (c->epoll_fd >= 0)
         close(c->epoll_fd);
     c->event_fd = c->epoll_fd = -1;
-    return fail(c, PFX_EAGAIN, "the process has no file descriptor left");
+    return fail(c, PFX_EAGAIN,
+                "this process has no file descriptor left; raise the limit (ulimit -n)");
 }
 
 int pfx_fd(pfx *c)

@@ -155,7 +155,8 @@ int handshake(struct pfx *c, const struct hello *h, struct welcome *w, struct re
 {
     if (send(c->fd, h, sizeof *h, MSG_NOSIGNAL) != sizeof *h)
         return errno == EAGAIN ? refuse(PFX_ETIMEDOUT, "the daemon takes no packet")
-                               : refuse(PFX_EGONE, "the daemon hung up: %s", strerror(errno));
+                               : refuse(PFX_EGONE, "the daemon hung up (%s); its log says why",
+                                        strerror(errno));
     uint64_t until = clock_ns() + c->timeout_ns;
     struct pollfd p = {.fd = c->fd, .events = POLLIN};
     for (;;) {

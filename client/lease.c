@@ -66,7 +66,7 @@ bool lease_add(struct pfx *c, struct lease *l)
     return true;
 }
 
-struct lease *lease_find(const struct pfx *c, uint64_t id)
+struct lease *lease_seek(const struct pfx *c, uint64_t id)
 {
     const struct leases *ls = &c->leases;
     if (ls->n_used == 0)
@@ -79,7 +79,7 @@ struct lease *lease_find(const struct pfx *c, uint64_t id)
 
 struct lease *lease_use(struct pfx *c, uint64_t id)
 {
-    struct lease *l = lease_find(c, id);
+    struct lease *l = lease_seek(c, id);
     if (l)
         return l;
     l = lease_new(c);
@@ -142,7 +142,7 @@ bool lease_room(struct lease *l, uint32_t n, bool disks)
     return true;
 }
 
-void leases_deinit(struct pfx *c)
+void leases_forget(struct pfx *c)
 {
     struct leases *ls = &c->leases;
     for (uint32_t i = 0; i < ls->n_slots; i++) {

@@ -195,7 +195,7 @@ int ask_snapshot_insert(struct pfx *c, uint64_t lease, uint32_t slot, uint32_t d
         return fail(c, PFX_EINVAL, "a snapshot covers at least one token: depth is 0");
     if (kind < PFX_EXACT || kind > PFX_TAIL_SIBLING)
         return fail(c, PFX_EINVAL, "kind is not one of enum pfx_snapshot_kind");
-    const struct lease *l = lease_find(c, lease);
+    const struct lease *l = lease_seek(c, lease);
     if (kind != PFX_EXACT && l && l->own && l->session == 0)
         return fail(c, PFX_EINVAL, "a tail or sibling needs a lease with a session");
     status = ask_leased(c, OP_SNAPSHOT_INSERT, lease, out);

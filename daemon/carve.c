@@ -5,6 +5,7 @@
 #include "daemon/geometry.h"
 #include "daemon/handshake.h"
 #include "daemon/log.h"
+#include "shm/clock.h"
 #include "shm/status.h"
 
 #include <errno.h>
@@ -306,6 +307,19 @@ static bool make_disk(struct daemon *d, const struct geometry *g, char *why, siz
     return d->disk && watch_add(d, disk_fd(d->disk), &d->on_disk) == 0;
 }
 
+/* Those of a device that is stuck are known before any is freed. */
+static void free_copiers(struct daemon *d)
+{
+    uint64_t until = clock_ns() + COPIER_WAIT_MS * 1000000ull;
+    for (int i = 0; i < SWAP_STORES * DEVICES_MAX; i++)
+        copier_wait(d->copiers[i / DEVICES_MAX][i % DEVICES_MAX], until);
+    for (int i = 0; i < SWAP_STORES * DEVICES_MAX; i++) {
+        struct copier **c = &d->copiers[i / DEVICES_MAX][i % DEVICES_MAX];
+        copier_free(*c);
+        *c = NULL;
+    }
+}
+
 void daemon_uncarve(struct daemon *d)
 {
     if (d->disk)
@@ -314,13 +328,9 @@ void daemon_uncarve(struct daemon *d)
     d->snapshots = NULL;
     disk_stop(d->disk);
     d->disk = NULL;
-    for (int k = 0; k < SWAP_STORES; k++)
-        for (uint32_t i = 0; i < DEVICES_MAX; i++) {
-            copier_free(d->copiers[k][i]);
-            d->copiers[k][i] = NULL;
-        }
+    free_copiers(d);
     for (uint32_t i = 0; i < DEVICES_MAX; i++) {
-        (d->importers_left ? device_leave : device_free)(d->devices[i]);
+        d->gpu_left |= !(d->importers_left ? device_leave : device_free)(d->devices[i]);
         d->devices[i] = NULL;
     }
     leases_deinit(&d->leases);

@@ -1,6 +1,7 @@
 #include "daemon/daemon.h"
 
 #include "daemon/control.h"
+#include "daemon/foreign.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
 #include "daemon/quarantine.h"
@@ -24,7 +25,7 @@ enum { EXIT_TROUBLE = 1, EXIT_OPTION = 2, FDS_A_WORKER = 2, FDS_OF_OURS = 128 };
 
 static int trouble(const char *what)
 {
-    log_error("%s: %s%s", what, strerror(errno), errno == EMFILE ? "; " RAISE_DESCRIPTORS : "");
+    log_error("%s: %s%s", what, strerror(errno), descriptors_remedy(errno));
     return EXIT_TROUBLE;
 }
 
@@ -181,7 +182,7 @@ void daemon_say_unused(const struct daemon *d)
 
 static int start_cache(struct daemon *d)
 {
-    char why[512];
+    char why[WHY_MAX];
     say_unused_swap(d->options);
     say_unused_place(d->options);
     if (d->options->waits) {
@@ -255,6 +256,7 @@ void daemon_stop(struct daemon *d)
     quarantine_stop(d);
     control_close(d);
     daemon_uncarve(d);
+    foreign_stop(&d->foreign);
     close_fd(&d->signal_fd);
     close_fd(&d->epoll_fd);
     close_fd(&d->spare_fd);

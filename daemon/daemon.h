@@ -49,6 +49,9 @@ struct daemon {
     struct list sessions, groups;
     struct list ghosts, confined; /* quarantine.h: sessions that were, groups with pages */
     struct list visitors;         /* connections that are not workers: not yet, or tools */
+    struct foreign *foreign;      /* descriptors that nobody asked for */
+    uint64_t refused_ns;          /* since then n_refused were refused (handshake.c) */
+    uint32_t n_refused;
     uint32_t n_sessions, n_ghosts, n_visitors;
     uint64_t next_session;
     uint64_t charged;      /* index_work() when it was last charged */
@@ -57,6 +60,7 @@ struct daemon {
     struct place *orphans; /* those of them whose worker has gone */
     uint32_t n_orphans;
     bool stopping;
+    bool gpu_left;       /* a GPU's driver did not take its memory back */
     bool importers_left; /* workers still map the pool: a GPU's is not freed under them */
 
     uint8_t *scratch; /* PIECE_BYTES: private copies of hostile arenas */

@@ -282,7 +282,7 @@ static int fetch_blocks(struct call *c, struct lease *l)
             return 0;
         j->fetch = fetch_begin(d->disk, match_place(c, l), j->pages, j->n_pages);
         if (!j->fetch) {
-            dispatch_abandon(d, c->job);
+            dispatch_abandon(d, c->s, c->job);
             return STATUS_ENOSPC;
         }
         j->n_pages = 0; /* they are the fetch's */
@@ -324,7 +324,7 @@ int go_on_fetch(struct call *c)
     struct lease *l = lease_find(c->d, c->s, j->lease);
     int status = 0;
     if (!l) { /* a mate has released it */
-        dispatch_abandon(c->d, c->job);
+        dispatch_abandon(c->d, c->s, c->job);
         return STATUS_ESTALE;
     }
     if (j->n_absent)

@@ -1,5 +1,7 @@
 #include "daemon/daemon.h"
 
+#include <unistd.h>
+
 int main(int argc, char **argv)
 {
     struct options options;
@@ -12,5 +14,7 @@ int main(int argc, char **argv)
     if (rc == 0)
         rc = daemon_run(&d);
     daemon_stop(&d);
+    if (d.gpu_left) /* the driver's own end would wait for a GPU that is stuck */
+        _exit(rc);
     return rc;
 }

@@ -1,10 +1,12 @@
 #include "daemon/session.h"
 
 #include "daemon/daemon.h"
+#include "daemon/foreign.h"
 #include "daemon/group.h"
 #include "daemon/handshake.h"
 #include "daemon/log.h"
 #include "daemon/quarantine.h"
+#include "daemon/visitor.h"
 #include "shm/status.h"
 
 #include <errno.h>
@@ -23,41 +25,37 @@ enum {
     PACKETS_OF_THE_DEAD = 4096, /* more than a socket's buffer holds */
 };
 
+/* Of who maps GPUs: that their pages are quiet only an exit tells (quarantine.h). */
+static const char UNSEEN[] =
+    "the daemon cannot see this process end, and a GPU may write on after it has: let both share a "
+    "pid namespace (docker: --pid=host or --pid=container:NAME), or run Linux 6.5 or newer; a "
+    "worker "
+    "that maps no GPU (PFX_MAP_NONE) may attach";
+
 /* ---- the control socket --------------------------------------------------------------- */
 
-enum heard { HEARD_NOTHING, HEARD_BYE, HEARD_END };
-
-/* Take at most `limit` waiting packets: wake-ups mean nothing more, BYE counts even if the worker
- * has gone since. Descriptors that come along are closed by the kernel, as recv has no room for
- * them. */
-static enum heard hear(const struct session *s, int limit)
+/* Is there a BYE among the next `limit` packets? They are taken; wake-ups mean nothing more, and
+ * BYE counts even if the worker has gone since. Nothing received is no hang-up: a packet may be
+ * empty. */
+static bool said_bye(struct daemon *d, const struct session *s, int limit)
 {
     for (int i = 0; i < limit; i++) {
         char packet = 0;
-        ssize_t n = recv(s->fd, &packet, 1, MSG_DONTWAIT);
-        if (n == 1 && packet == BYE)
-            return HEARD_BYE;
-        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
-            return HEARD_END;
-        if (n < 0)
+        if (foreign_recv(&d->foreign, s->fd, &packet, 1) <= 0)
             break;
+        if (packet == BYE)
+            return true;
     }
-    return HEARD_NOTHING;
+    return false;
 }
 
 static void socket_ready(struct daemon *d, struct watch *w, uint32_t events)
 {
     struct session *s = list_entry(w, struct session, on_socket);
     bool over = events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR);
-    switch (hear(s, over ? PACKETS_OF_THE_DEAD : PACKETS_A_LOOK)) {
-    case HEARD_BYE:
+    if (said_bye(d, s, over ? PACKETS_OF_THE_DEAD : PACKETS_A_LOOK)) {
         session_end(d, s, true, "it said goodbye");
         return;
-    case HEARD_END:
-        over = true;
-        break;
-    case HEARD_NOTHING:
-        break;
     }
     s->hung_up = over;
     if (over)
@@ -67,7 +65,7 @@ static void socket_ready(struct daemon *d, struct watch *w, uint32_t events)
 static void exit_ready(struct daemon *d, struct watch *w, uint32_t events)
 {
     struct session *s = list_entry(w, struct session, on_exit);
-    bool clean = hear(s, PACKETS_OF_THE_DEAD) == HEARD_BYE;
+    bool clean = said_bye(d, s, PACKETS_OF_THE_DEAD);
     s->exited = true;
     session_end(d, s, clean, clean ? "it said goodbye" : "its process is dead");
 }
@@ -119,14 +117,14 @@ static int make_channel(const struct daemon *d, struct session *s, uint32_t ring
     return 0;
 }
 
-void session_free(struct session *s)
+void session_free(struct daemon *d, struct session *s)
 {
     segment_free(&s->request_region);
     segment_free(&s->completion_region);
     if (s->pidfd >= 0)
         close(s->pidfd);
     if (s->fd >= 0)
-        close(s->fd);
+        foreign_close(&d->foreign, s->fd);
     free(s->obituary);
     free(s->opened);
     free(s);
@@ -165,6 +163,9 @@ static struct session *session_new(struct daemon *d, int fd, const struct peer *
     s->arena_bytes = h->arena_bytes;
     text_clean(s->name, h->name, sizeof s->name);
     s->pidfd = peer_pidfd(fd, p);
+    *rc = s->pidfd == -EMFILE ? -EMFILE : -ESRCH;
+    if (s->pidfd < 0 && quarantine_needed(d, s))
+        goto fail;
 
     s->obituary = calloc(1, sizeof *s->obituary);
     *rc = s->obituary ? make_channel(d, s, h->ring_entries) : -ENOMEM;
@@ -184,7 +185,7 @@ static struct session *session_new(struct daemon *d, int fd, const struct peer *
     return s;
 fail:
     s->fd = -1; /* the caller still has something to say on it */
-    session_free(s);
+    session_free(d, s);
     return NULL;
 }
 
@@ -252,7 +253,7 @@ void session_attach(struct daemon *d, int fd, const struct hello *hello)
     struct hello h = *hello;
     struct peer peer = {0};
     struct session *s = NULL;
-    char why[256] = "the kernel does not say who this is";
+    char why[WHY_MAX] = "the kernel does not say who this is";
     int status = peer_identify(fd, &peer) ? check_sizes(&h, why, sizeof why) : STATUS_EACCESS;
     if (status == 0 && d->n_sessions + d->n_ghosts >= d->options->max_workers) {
         snprintf(why, sizeof why, "%u workers are attached%s, and --max-workers allows no more",
@@ -263,20 +264,26 @@ void session_attach(struct daemon *d, int fd, const struct hello *hello)
         status = check_layout(d, &h, why, sizeof why);
     if (status == 0) {
         int rc;
-        s = session_new(d, fd, &peer, &h, &rc);
-        if (!s) {
-            snprintf(why, sizeof why, "the daemon has no room for another worker: %s",
-                     strerror(-rc));
+        do
+            s = session_new(d, fd, &peer, &h, &rc);
+        while (!s && rc == -EMFILE && visitors_give_way(d));
+        if (!s && rc == -ESRCH) {
+            snprintf(why, sizeof why, "%s", UNSEEN);
+            status = STATUS_EACCESS;
+        } else if (!s) {
+            snprintf(why, sizeof why, "the daemon has no room for another worker: %s%s",
+                     strerror(-rc), descriptors_remedy(-rc));
             status = STATUS_ENOSPC;
         }
     }
     if (status) {
         welcome_refuse(d, fd, &peer, status, why);
-        close(fd);
+        foreign_close(&d->foreign, fd);
         return;
     }
     daemon_publish(d);
     if (!send_welcome(d, s)) {
+        s->maps = 0; /* it has nothing to map */
         session_end(d, s, false, "its welcome could not be sent");
         return;
     }
@@ -289,10 +296,10 @@ void session_attach(struct daemon *d, int fd, const struct hello *hello)
 
 static void jobs_abandon(struct daemon *d, struct session *s)
 {
-    dispatch_abandon(d, &s->job);
+    dispatch_abandon(d, s, &s->job);
     list_each (at, after, &s->waiting) {
         struct waiting *w = list_entry(at, struct waiting, link);
-        dispatch_abandon(d, &w->job);
+        dispatch_abandon(d, s, &w->job);
         free(w);
     }
 }
@@ -324,7 +331,7 @@ void session_end(struct daemon *d, struct session *s, bool clean, const char *wh
     watch_remove(d, s->fd);
     if (s->pidfd >= 0)
         watch_remove(d, s->pidfd);
-    session_free(s);
+    session_free(d, s);
 }
 
 /* ---- turns -------------------------------------------------------------------------------- */

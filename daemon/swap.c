@@ -8,6 +8,7 @@
 #include "daemon/swap.h"
 #include "daemon/log.h"
 #include "daemon/swap_private.h"
+#include "shm/segment.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -156,8 +157,10 @@ struct swap *swap_start(const struct swap_config *config, char *why, size_t n_wh
         sw->config.depth = SWAP_DEPTH_MAX;
     good = good && stores_init(sw) && files_open(sw, why, n_why);
     if (good) {
-        snprintf(why, n_why, "--swap: there is no memory for its tables");
+        errno = ENOMEM;
         good = tables_init(sw);
+        snprintf(why, n_why, "--swap: its tables cannot be made: %s%s", strerror(errno),
+                 descriptors_remedy(errno));
     }
     int error = good ? thread_start(sw) : 0;
     if (error)

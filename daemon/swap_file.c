@@ -9,6 +9,7 @@
 #include "daemon/log.h"
 #include "daemon/same_file.h"
 #include "daemon/swap_private.h"
+#include "shm/segment.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -35,7 +36,8 @@ bool swap_fail(char *why, size_t n_why, const char *name, const char *what)
 
 bool swap_fail_errno(char *why, size_t n_why, const char *name, const char *what)
 {
-    snprintf(why, n_why, "--swap: %s cannot be %s: %s", name, what, strerror(errno));
+    snprintf(why, n_why, "--swap: %s cannot be %s: %s%s", name, what, strerror(errno),
+             descriptors_remedy(errno));
     return false;
 }
 
@@ -156,6 +158,9 @@ bool file_open(struct swap *sw, struct swap_store *s, struct swap_file *f, const
         sw->facts.foreign++;
         return true;
     }
+    if (st.st_mode & 077 && fchmod(f->fd, 0600))
+        log_warning("--swap: %s is open to other users, and stays so: %s", f->name,
+                    strerror(errno));
     if (!error && (*found == FOUND_OTHER || *found == FOUND_DAMAGED))
         log_info("%s: %s; emptied", f->name,
                  *found == FOUND_OTHER ? "of another layout or model, or too large for SIZE"

@@ -16,6 +16,7 @@
  */
 #include "daemon/log.h"
 #include "daemon/swap_private.h"
+#include "shm/segment.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -394,7 +395,8 @@ static void engine_choose(struct swap *sw)
         sw->engine = engine_uring_new(&setup, &error);
     shm_store(&sw->facts.uring, sw->engine != NULL);
     if (error)
-        log_warning("--swap: io_uring is refused here (%s); threads do its work", strerror(-error));
+        log_warning("--swap: io_uring is refused here (%s%s); threads do its work",
+                    strerror(-error), descriptors_remedy(-error));
     if (!sw->engine)
         sw->engine = engine_threads_new(&setup, &error);
     if (!sw->engine) { /* a few KiB */

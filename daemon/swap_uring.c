@@ -96,9 +96,11 @@ static void plan_chunks(struct uring *u, const struct engine_setup *setup)
     }
     if (!n)
         return;
-    if (bytes > available_bytes() / 2 || n > REGISTERED_MAX) {
-        log_info(
-            "--swap: the pool is too large beside the free memory to be registered with io_uring");
+    uint64_t available = available_bytes();
+    if (bytes > available / 2 || n > REGISTERED_MAX) {
+        log_info("--swap: the pool is %s to be registered with io_uring",
+                 available ? "too large beside the free memory"
+                           : "not known to be small enough beside the free memory");
         return;
     }
     int error = io_uring_register_buffers_sparse(&u->ring, n);

@@ -17,6 +17,7 @@
  */
 #include "daemon/list.h"
 #include "daemon/tier.h"
+#include "shm/clock.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -232,9 +233,11 @@ static bool memory_step(struct tier *t, struct tier_over *over, unsigned *n_over
 static void memory_free(struct tier *t)
 {
     struct tier_memory *m = (struct tier_memory *)t;
+    uint64_t until = clock_ns() + COPIER_WAIT_MS * 1000000ull;
     for (uint32_t i = 0; i < m->config.n_devices; i++)
-        if (m->config.copier[i])
-            copier_free(m->config.copier[i]);
+        copier_wait(m->config.copier[i], until);
+    for (uint32_t i = 0; i < m->config.n_devices; i++)
+        copier_free(m->config.copier[i]);
     if (m->rooms)
         munmap(m->rooms, m->config.n_blobs * room_bytes(m));
     free(m->blob);
@@ -250,8 +253,7 @@ struct tier *tier_memory_new(const struct tier_memory_config *config)
     struct tier_memory *m = calloc(1, sizeof *m);
     if (!m) {
         for (uint32_t i = 0; i < config->n_devices; i++)
-            if (config->copier[i])
-                copier_free(config->copier[i]);
+            copier_free(config->copier[i]);
         return NULL;
     }
     m->tier.ops = &memory_ops;

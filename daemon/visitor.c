@@ -2,6 +2,7 @@
 
 #include "daemon/admin.h"
 #include "daemon/daemon.h"
+#include "daemon/foreign.h"
 #include "daemon/handshake.h"
 #include "daemon/log.h"
 #include "shm/status.h"
@@ -37,7 +38,7 @@ static int visitor_drop(struct daemon *d, struct visitor *v)
 
 static void visitor_close(struct daemon *d, struct visitor *v)
 {
-    close(visitor_drop(d, v));
+    foreign_close(&d->foreign, visitor_drop(d, v));
 }
 
 static void refuse(struct daemon *d, struct visitor *v, int status, const char *why)
@@ -65,8 +66,6 @@ static void meet(struct daemon *d, struct visitor *v, const struct hello *h, siz
     }
 }
 
-/* Plain recv: descriptors that come along have nowhere to go, so the kernel closes them. With
- * MSG_TRUNC the true length of the packet is returned. */
 static void visitor_ready(struct daemon *d, struct watch *w, uint32_t events)
 {
     struct visitor *v = list_entry(w, struct visitor, watch);
@@ -75,33 +74,47 @@ static void visitor_ready(struct daemon *d, struct watch *w, uint32_t events)
         struct admin_request request;
     } in;
     memset(&in, 0, sizeof in);
-    ssize_t n = recv(v->fd, &in, sizeof in, MSG_DONTWAIT | MSG_TRUNC);
+    ssize_t n = foreign_recv(&d->foreign, v->fd, &in, sizeof in);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n <= 0)
         visitor_close(d, v);
     else if (!v->admin)
         meet(d, v, &in.hello, (size_t)n);
-    else if ((size_t)n != sizeof in.request || !admin_answer(d, v->fd, &in.request))
+    else if ((size_t)n != sizeof in.request || !admin_answer(d, v->fd, &v->peer, &in.request))
         visitor_close(d, v);
 }
 
-/* Room for one more: a stranger goes first, then who has not said HELLO, then the oldest tool. */
-static void make_room(struct daemon *d)
+/* Who is to go for another: a stranger first, then who has not said HELLO, then a tool, and of each
+ * the oldest. At least of this rank. */
+enum { RANK_TOOL, RANK_SILENT, RANK_STRANGER };
+
+static struct visitor *least_wanted(struct daemon *d, int rank)
 {
-    if (d->n_visitors < VISITORS_MAX)
-        return;
     struct visitor *victim = NULL;
-    int best = -1;
     list_each (at, after, &d->visitors) {
         struct visitor *v = list_entry(at, struct visitor, link);
-        int rank = !v->allowed ? 2 : !v->admin ? 1 : 0;
-        if (rank > best) {
+        int its = !v->allowed ? RANK_STRANGER : !v->admin ? RANK_SILENT : RANK_TOOL;
+        if (its >= rank + (victim != NULL)) {
             victim = v;
-            best = rank;
+            rank = its;
         }
     }
-    visitor_close(d, victim);
+    return victim;
+}
+
+static void make_room(struct daemon *d)
+{
+    if (d->n_visitors >= VISITORS_MAX)
+        visitor_close(d, least_wanted(d, RANK_TOOL));
+}
+
+bool visitors_give_way(struct daemon *d)
+{
+    struct visitor *v = least_wanted(d, RANK_SILENT);
+    if (v)
+        visitor_close(d, v);
+    return v != NULL;
 }
 
 static void admit(struct daemon *d, int fd)
@@ -120,19 +133,21 @@ static void admit(struct daemon *d, int fd)
     return;
 fail:
     free(v);
-    close(fd);
+    foreign_close(&d->foreign, fd);
 }
 
-/* Without a free descriptor the caller would stay in the queue and wake us for ever: give up the
- * spare one for a moment and hang up on it. */
+/* Without a free descriptor the caller would stay in the queue and wake us for ever: who has said
+ * nothing gives way to it; or the spare one is given up for a moment, to hang up on it. */
 static void turn_away(struct daemon *d)
 {
-    log_warning("no descriptor is left for another connection; raise the limit (ulimit -n)");
+    log_warning("no descriptor is left for another connection; " RAISE_DESCRIPTORS);
+    if (visitors_give_way(d))
+        return;
     if (d->spare_fd >= 0)
         close(d->spare_fd);
     int fd = accept4(d->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0)
-        close(fd);
+        foreign_close(&d->foreign, fd);
     d->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 

@@ -4,7 +4,7 @@
  *   the kernel   many small pages. Out: the list goes to the device, the kernel gathers the
  *                pages into the stage, one large copy brings that to the buffer. In: reversed
  *   the engine   few or large pages: each is a copy of its own, in batches where the driver has
- *                those (CUDA 13). No stage, no work for the processors that compute
+ *                those (CUDA 12.8). No stage, no work for the processors that compute
  *
  *      OUT  pages --kernel--> stage --one copy--> buffer
  *           pages ------copy, copy, copy--------> buffer
@@ -17,11 +17,13 @@
  */
 #include "kernels/block_copy_image.h"
 #include "kernels/copier_private.h"
+#include "shm/clock.h"
 
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 enum {
     BATCH = 1024, /* a driver hung on 50,000 copies in one batch (vLLM issue 49276) */
@@ -43,18 +45,27 @@ static uint64_t stage_of(const struct copier_cuda *c, unsigned buffer)
 
 /* ---- the engine ---- */
 
+/* The hints of where memory is count for memory without a place of its own: pageable, for one. */
+static bool has_batches(const struct copier_cuda *c)
+{
+    return c->pinned && (c->cu->cuMemcpyBatchAsync || c->cu->cuMemcpyBatchAsync_v12080);
+}
+
 static int batch(struct copier_cuda *c, unsigned buffer, unsigned n)
 {
     struct cuda_copy_attributes attributes = {.order = CUDA_ORDER_STREAM};
-    size_t first = 0;
-    for (unsigned at = 0; at < n; at += BATCH) {
+    size_t first = 0, failed;
+    int rc = 0;
+    for (unsigned at = 0; at < n && !rc; at += BATCH) {
         unsigned most = n - at < BATCH ? n - at : BATCH;
-        int rc = COPIER_CALL(c, cuMemcpyBatchAsync, c->to + at, c->from + at, c->sizes + at, most,
+        if (c->cu->cuMemcpyBatchAsync)
+            rc = COPIER_CALL(c, cuMemcpyBatchAsync, c->to + at, c->from + at, c->sizes + at, most,
                              &attributes, &first, 1, c->stream[buffer]);
-        if (rc)
-            return rc;
+        else
+            rc = COPIER_CALL(c, cuMemcpyBatchAsync_v12080, c->to + at, c->from + at, c->sizes + at,
+                             most, &attributes, &first, 1, &failed, c->stream[buffer]);
     }
-    return 0;
+    return rc;
 }
 
 static int one_by_one(struct copier_cuda *c, unsigned buffer, enum copier_way way, unsigned n)
@@ -80,7 +91,7 @@ int copier_by_engine(struct copier_cuda *c, unsigned buffer, enum copier_way way
         c->from[i] = way == COPIER_OUT ? pool + parts[i].pool : host + parts[i].buffer;
         c->sizes[i] = parts[i].bytes;
     }
-    if (c->cu->cuMemcpyBatchAsync && n > 1)
+    if (n > 1 && has_batches(c))
         return batch(c, buffer, n);
     return one_by_one(c, buffer, way, n);
 }
@@ -274,8 +285,8 @@ static int start(struct copier_cuda *c, char *note, size_t n_note)
     c->engine_from = c->copier.config.engine_from;
     if (c->engine_from != COPIER_ENGINE)
         load_kernel(c, note, n_note);
-    if (!c->cu->cuMemcpyBatchAsync)
-        note_add(note, n_note, "the driver has no batch copy (CUDA 13 brought it)");
+    if (!c->cu->cuMemcpyBatchAsync && !c->cu->cuMemcpyBatchAsync_v12080)
+        note_add(note, n_note, "the driver has no batch copy (CUDA 12.8 brought it)");
     if (c->engine_from == COPIER_ENGINE)
         return rc;
     if (!c->kernel)
@@ -288,6 +299,8 @@ static int start(struct copier_cuda *c, char *note, size_t n_note)
 int copier_cuda_start(struct copier_cuda *c, char *note, size_t n_note)
 {
     c->cu = c->copier.config.cuda;
+    if (!c->copier.config.stuck)
+        c->copier.config.stuck = &c->stuck;
     int rc = enter(c);
     if (rc)
         return rc;
@@ -295,6 +308,29 @@ int copier_cuda_start(struct copier_cuda *c, char *note, size_t n_note)
     rc = start(c, note, n_note);
     leave(c);
     return rc;
+}
+
+/* Of a GPU that is stuck an event says so; the calls that wait would wait for ever. */
+static bool comes_back(const struct copier_cuda *c, unsigned buffer, uint64_t until_ns)
+{
+    const struct timespec nap = {.tv_nsec = 1000000};
+    while (c->cu->cuEventQuery(c->event[buffer]) == CUDA_NOT_READY) {
+        if (clock_ns() >= until_ns)
+            return false;
+        nanosleep(&nap, NULL);
+    }
+    return true;
+}
+
+void copier_wait(struct copier *copier, uint64_t until_ns)
+{
+    struct copier_cuda *c = (struct copier_cuda *)copier;
+    if (!copier || !copier->config.cuda || !c->entered || enter(c))
+        return;
+    for (unsigned i = 0; i < copier->config.n_buffers; i++)
+        if (copier->state[i] == BUFFER_MOVING && !comes_back(c, i, until_ns))
+            *copier->config.stuck = true;
+    leave(c);
 }
 
 /* Whatever the driver says, the rest is tried. If it does not say that copies are over, because the
@@ -305,7 +341,9 @@ static bool cuda_free(struct copier *copier)
     bool over = true;
     if (!c->entered)
         return true;
-    if (enter(c))
+    if (!*copier->config.stuck)
+        copier_wait(copier, clock_ns() + COPIER_WAIT_MS * 1000000ull);
+    if (*copier->config.stuck || enter(c))
         return false;
     for (unsigned i = 0; i < copier->config.n_buffers; i++) {
         if (c->stream[i]) {

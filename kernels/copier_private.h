@@ -48,6 +48,7 @@ struct copier_cuda {
     struct copier copier; /* must be first */
     const struct cuda_driver *cu;
     bool entered; /* the context could be used */
+    bool stuck;   /* where config.stuck is, if nobody gave one */
     void *stream[COPIER_BUFFERS], *event[COPIER_BUFFERS];
     void *module;
     void *kernel; /* NULL: there is none, the copy engine does all */

@@ -62,6 +62,12 @@ static bool load_all(struct cuda_driver *cu, get_address *ask, char *why, size_t
         return false;
     CUDA_CALLS(CUDA_LOAD)
 #undef CUDA_LOAD
+#define CUDA_LOAD_OLD(name, version, needed, parameters)                                           \
+    if (!cu->name &&                                                                               \
+        !load_one(ask, #name, version, needed, (void **)&cu->name##_v##version, why, n_why))       \
+        return false;
+    CUDA_OLD_CALLS(CUDA_LOAD_OLD)
+#undef CUDA_LOAD_OLD
     return true;
 }
 
@@ -101,6 +107,10 @@ void cuda_or(char *why, size_t n_why, const char *otherwise)
 
 /* ---- errors -------------------------------------------------------------------------------- */
 
+#define OTHER_KERNELS                                                                              \
+    "this build's kernels are not for this GPU, or too new for this driver; build with an nvcc "   \
+    "that knows the GPU and is no newer than the driver"
+
 /* What they may mean to somebody who runs prefixd, and what to do. */
 static const struct {
     int result;
@@ -117,9 +127,12 @@ static const struct {
     {CUDA_NO_DEVICE, "no GPU is visible to this process; check CUDA_VISIBLE_DEVICES, and that the "
                      "container was started with GPUs"},
     {CUDA_INVALID_DEVICE, "that GPU is not there; nvidia-smi -L lists those that are"},
+    {CUDA_INVALID_IMAGE, OTHER_KERNELS},
     {CUDA_MAP_FAILED,
      "the handle could not be mapped: both sides need the same GPU, driver and pid "
      "namespace, and no MIG between them; try --cuda-export fd"},
+    {CUDA_NO_BINARY, OTHER_KERNELS},
+    {CUDA_UNSUPPORTED_PTX, OTHER_KERNELS},
     {CUDA_ECC_UNCORRECTABLE, "the GPU's memory is damaged; reset it or take it out of use"},
     {CUDA_OS_ERROR, "the kernel refused; check the driver's device files and the cgroup's rules"},
     {CUDA_INVALID_HANDLE, "the daemon that made the handle is gone, or in another pid namespace; "

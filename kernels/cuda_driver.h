@@ -27,9 +27,12 @@ enum cuda_result {
     CUDA_DEVICE_UNAVAILABLE = 46,
     CUDA_NO_DEVICE = 100,
     CUDA_INVALID_DEVICE = 101,
+    CUDA_INVALID_IMAGE = 200,
     CUDA_INVALID_CONTEXT = 201,
     CUDA_MAP_FAILED = 205,
+    CUDA_NO_BINARY = 209,
     CUDA_ECC_UNCORRECTABLE = 214,
+    CUDA_UNSUPPORTED_PTX = 222,
     CUDA_OS_ERROR = 304,
     CUDA_INVALID_HANDLE = 400,
     CUDA_NOT_READY = 600,
@@ -173,12 +176,22 @@ enum {
        unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters, \
        void **extra))
 
+/* The same, with another signature, of drivers that have no newer one: fields name_v12080. */
+#define CUDA_OLD_CALLS(C)                                                                          \
+    C(cuMemcpyBatchAsync, 12080, false,                                                            \
+      (uint64_t * to, uint64_t * from, size_t * bytes, size_t n,                                   \
+       struct cuda_copy_attributes * attributes, size_t * first, size_t n_attributes,              \
+       size_t * failed, void *stream))
+
 enum { CUDA_OLDEST = 12000, CUDA_NAME_MAX = 64 };
 
 struct cuda_driver {
 #define CUDA_FIELD(name, version, needed, parameters) int(*name) parameters;
     CUDA_CALLS(CUDA_FIELD)
 #undef CUDA_FIELD
+#define CUDA_OLD_FIELD(name, version, needed, parameters) int(*name##_v##version) parameters;
+    CUDA_OLD_CALLS(CUDA_OLD_FIELD)
+#undef CUDA_OLD_FIELD
     int version; /* 12040: CUDA 12.4 */
 };
 

@@ -58,14 +58,12 @@ void device_print(const struct device *dev, char *text, size_t n)
              dev->share.kind == DEVICE_CUDA_FD ? "descriptor (fd)" : "handle (ipc)");
 }
 
-void device_free(struct device *dev)
+bool device_free(struct device *dev)
 {
-    if (dev)
-        dev->end(dev, false);
+    return !dev || dev->end(dev, false);
 }
 
-void device_leave(struct device *dev)
+bool device_leave(struct device *dev)
 {
-    if (dev)
-        dev->end(dev, true);
+    return !dev || dev->end(dev, true);
 }

@@ -71,11 +71,12 @@ bool device_is_cuda(const struct device *dev);
 /* For the log: which GPU, and how workers get its memory. */
 void device_print(const struct device *dev, char *text, size_t n);
 
-/* Unmap or free it. NULL is fine. */
-void device_free(struct device *dev);
+/* Unmap or free it; of a worker's import, after what its GPU still does. NULL is fine. False: the
+ * driver has refused, and the GPU may use it until this process ends. */
+bool device_free(struct device *dev);
 /* The same while others may have it mapped: memory that would go from under them stays until this
  * process ends. */
-void device_leave(struct device *dev);
+bool device_leave(struct device *dev);
 
 /* "process 12 (python3) and process 34 (python3) use a GPU", as far as /proc shows it to us. */
 void device_users(char *text, size_t n);

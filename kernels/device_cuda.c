@@ -25,6 +25,7 @@ struct cuda_device {
     uint64_t memory; /* fd: the handle; ipc: the address */
     void *context;   /* ipc; fd: once it is mapped here */
     uint64_t at;     /* where it is mapped here; 0: it is not */
+    bool stuck;      /* a copier's work does not come back: what waits for it would hang */
 };
 
 static int refuse(const struct cuda_device *dev, int result, const char *what,
@@ -112,18 +113,23 @@ static int create_fd(struct cuda_device *dev, uint64_t bytes, struct device_word
 }
 
 /* Everybody's mapping keeps it alive. */
-static void end_fd(struct device *device, bool in_use)
+static bool end_fd(struct device *device, bool in_use)
 {
     struct cuda_device *dev = (struct cuda_device *)device;
+    bool over = !dev->stuck;
     close(device->fd);
+    if (dev->stuck)
+        goto end;
     if (dev->at && dev->cu.cuCtxPushCurrent(dev->context) == CUDA_OK) {
-        cuda_unmap(&dev->cu, dev->at, device->share.bytes);
+        over = cuda_unmap(&dev->cu, dev->at, device->share.bytes);
         (void)dev->cu.cuCtxPopCurrent(NULL);
     }
     if (dev->at)
         (void)dev->cu.cuDevicePrimaryCtxRelease(dev->number);
-    (void)dev->cu.cuMemRelease(dev->memory);
+    over &= dev->cu.cuMemRelease(dev->memory) == CUDA_OK;
+end:
     free(dev);
+    return over;
 }
 
 /* ---- by handle ------------------------------------------------------------------------------- */
@@ -178,16 +184,18 @@ fail:
 }
 
 /* To free it under an importer is undefined: then it ends with the process. */
-static void end_ipc(struct device *device, bool in_use)
+static bool end_ipc(struct device *device, bool in_use)
 {
     struct cuda_device *dev = (struct cuda_device *)device;
+    bool over = !dev->stuck;
     close(device->fd);
-    if (!in_use && dev->cu.cuCtxPushCurrent(dev->context) == CUDA_OK) {
-        (void)dev->cu.cuMemFree(dev->memory);
+    if (over && !in_use && (over = dev->cu.cuCtxPushCurrent(dev->context) == CUDA_OK)) {
+        over = dev->cu.cuMemFree(dev->memory) == CUDA_OK;
         (void)dev->cu.cuCtxPopCurrent(NULL);
         (void)dev->cu.cuDevicePrimaryCtxRelease(dev->number);
     }
     free(dev);
+    return over;
 }
 
 /* ---- either ------------------------------------------------------------------------------------
@@ -286,6 +294,7 @@ struct copier *device_copier(struct device *device, uint64_t buffer_bytes, unsig
         .cuda = &dev->cu,
         .context = dev->context,
         .engine_from = engine_from,
+        .stuck = &dev->stuck,
     };
     return copier_new(&config, words->why, sizeof words->why, words->note, sizeof words->note);
 }

@@ -7,6 +7,7 @@
  * stays sparse: it may be meant to be larger than what will ever be used.
  */
 #include "kernels/device_private.h"
+#include "kernels/host_guard.h"
 #include "shm/segment.h"
 
 #include <errno.h>
@@ -69,25 +70,49 @@ static uint64_t meminfo(const char *name)
     return kib * 1024;
 }
 
-/* What our control group may use, UINT64_MAX where it says nothing: to go beyond it while filling
- * the pool ahead would be death, not an error. */
+/* The least number in the files of that name in a directory and those above it, up to base. */
+static uint64_t least_above(const char *base, char *group, const char *name)
+{
+    uint64_t least = UINT64_MAX;
+    char *end;
+    do {
+        char path[640];
+        unsigned long long bytes;
+        snprintf(path, sizeof path, "%s%s/%s", base, group, name);
+        FILE *f = fopen(path, "re");
+        if (f && fscanf(f, "%llu", &bytes) == 1 && bytes < least) /* else "max" */
+            least = bytes;
+        if (f)
+            fclose(f);
+        end = strrchr(group, '/');
+        if (end)
+            *end = 0;
+    } while (end);
+    return least;
+}
+
+/* What our control group may use, of either version, UINT64_MAX where nothing is said: to go beyond
+ * it while filling the pool ahead would be death, not an error. */
 static uint64_t group_limit(void)
 {
-    char group[256] = "", path[320];
-    unsigned long long bytes = UINT64_MAX;
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    if (!f)
-        return bytes;
-    bool known = fscanf(f, "0::%255s", group) == 1;
-    fclose(f);
-    snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", group);
-    f = known ? fopen(path, "re") : NULL;
-    if (!f)
-        return bytes;
-    if (fscanf(f, "%llu", &bytes) != 1) /* "max" */
-        bytes = UINT64_MAX;
-    fclose(f);
-    return bytes;
+    char line[512];
+    uint64_t limit = UINT64_MAX, in_memory = UINT64_MAX;
+    FILE *f = fopen("/proc/self/cgroup", "re"); /* lines of NUMBER:CONTROLLERS:GROUP */
+    while (f && fgets(line, sizeof line, f)) {
+        char *controllers = strchr(line, ':'), *group;
+        line[strcspn(line, "\n")] = 0;
+        group = controllers ? strchr(++controllers, ':') : NULL;
+        if (!group)
+            continue;
+        *group++ = 0;
+        if (!*controllers)
+            limit = least_above("/sys/fs/cgroup", group, "memory.max");
+        else if (strcmp(controllers, "memory") == 0)
+            in_memory = least_above("/sys/fs/cgroup/memory", group, "memory.limit_in_bytes");
+    }
+    if (f)
+        fclose(f);
+    return limit < in_memory ? limit : in_memory;
 }
 
 bool device_has_node(int node)
@@ -122,13 +147,15 @@ static void place(const struct host_device *dev, int node, struct text *note)
 
 static void populate(const struct host_device *dev, struct text *note)
 {
-    uint64_t bytes = dev->segment.bytes, total = meminfo("MemTotal");
-    if (total && bytes > total)
+    uint64_t bytes = dev->segment.bytes, total = meminfo("MemTotal"), limit = group_limit();
+    bool of_group = limit < total;
+    if (total && bytes > (of_group ? limit : total))
         text_add(note,
-                 "the pool (%llu MiB) is larger than this machine's memory (%llu MiB): filling it "
-                 "will fail or swap",
-                 (unsigned long long)(bytes >> 20), (unsigned long long)(total >> 20));
-    uint64_t room = meminfo("MemAvailable"), limit = group_limit();
+                 "the pool (%llu MiB) is larger than %s (%llu MiB): filling it will fail or swap",
+                 (unsigned long long)(bytes >> 20),
+                 of_group ? "what its control group may use" : "this machine's memory",
+                 (unsigned long long)((of_group ? limit : total) >> 20));
+    uint64_t room = meminfo("MemAvailable");
     if (bytes > (room < limit ? room : limit) / 4)
         return;
     if (fallocate(dev->segment.fd, 0, 0, (off_t)bytes))
@@ -142,8 +169,10 @@ static int create_segment(struct host_device *dev, uint64_t bytes, bool huge, st
     if (huge) {
         int rc = segment_create_with(&dev->segment, SEGMENT_POOL, SEGMENT_SHARED, bytes,
                                      MFD_HUGETLB | MFD_HUGE_2MB);
-        if (rc == 0)
+        if (rc == 0) {
+            host_guard_add(dev->segment.base, bytes, HUGE_PAGE);
             return 0;
+        }
         text_add(note, "huge pages could not be had (%s; raise vm.nr_hugepages), plain pages serve",
                  strerror(-rc));
     }
@@ -153,11 +182,13 @@ static int create_segment(struct host_device *dev, uint64_t bytes, bool huge, st
     return rc;
 }
 
-static void end(struct device *device, bool in_use)
+static bool end(struct device *device, bool in_use)
 {
     struct host_device *dev = (struct host_device *)device;
+    host_guard_remove(dev->segment.base);
     segment_free(&dev->segment);
     free(dev);
+    return true;
 }
 
 static struct device *finish(struct host_device *dev)

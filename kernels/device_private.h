@@ -9,7 +9,7 @@ struct device {
     struct wire_device share;
     int fd; /* -1: none, or closed */
     void *address;
-    void (*end)(struct device *dev, bool in_use); /* frees it */
+    bool (*end)(struct device *dev, bool in_use); /* frees it; as device_free */
 };
 
 int device_create_host(struct device **out, const struct device_want *want,
@@ -19,7 +19,7 @@ int device_create_cuda(struct device **out, const struct device_want *want,
 /* Map memory that was made or imported by descriptor. False: *result and what could not be done. */
 bool cuda_map(const struct cuda_driver *cu, int number, uint64_t handle, uint64_t bytes,
               uint64_t *at, int *result, const char **what);
-void cuda_unmap(const struct cuda_driver *cu, uint64_t at, uint64_t bytes);
+bool cuda_unmap(const struct cuda_driver *cu, uint64_t at, uint64_t bytes);
 
 struct device *device_import_host(const struct wire_device *share, int fd, char *why, size_t n_why);
 struct device *device_import_cuda(const struct wire_device *share, int fd, char *why, size_t n_why);

@@ -61,10 +61,9 @@ bool cuda_map(const struct cuda_driver *cu, int number, uint64_t handle, uint64_
     return false;
 }
 
-void cuda_unmap(const struct cuda_driver *cu, uint64_t at, uint64_t bytes)
+bool cuda_unmap(const struct cuda_driver *cu, uint64_t at, uint64_t bytes)
 {
-    (void)cu->cuMemUnmap(at, bytes); /* waits for what uses it */
-    (void)cu->cuMemAddressFree(at, bytes);
+    return cu->cuMemUnmap(at, bytes) == CUDA_OK && cu->cuMemAddressFree(at, bytes) == CUDA_OK;
 }
 
 /* The mapping keeps the memory: the handle may go at once. */
@@ -103,17 +102,24 @@ static void leave(struct import *m)
     (void)m->cu.cuDevicePrimaryCtxRelease(m->number);
 }
 
-static void end(struct device *device, bool in_use)
+/* Neither cuMemUnmap nor cuIpcCloseMemHandle waits for kernels: one that loses its memory takes the
+ * context with it (vLLM issue 43020), and one that does not, for a twin of this import keeps it
+ * mapped, would write to pages that are others' by then. So what the driver refuses stays. */
+static bool end(struct device *device, bool in_use)
 {
     struct import *m = (struct import *)device;
-    if (m->cu.cuCtxPushCurrent(m->context) == CUDA_OK) {
-        if (device->share.kind == DEVICE_CUDA_FD)
-            cuda_unmap(&m->cu, m->at, device->share.bytes);
-        else
-            (void)m->cu.cuIpcCloseMemHandle(m->at);
+    bool entered = m->cu.cuCtxPushCurrent(m->context) == CUDA_OK;
+    bool over = entered && m->cu.cuCtxSynchronize() == CUDA_OK;
+    if (over && device->share.kind == DEVICE_CUDA_FD)
+        over = cuda_unmap(&m->cu, m->at, device->share.bytes);
+    else if (over)
+        over = m->cu.cuIpcCloseMemHandle(m->at) == CUDA_OK;
+    if (over)
         leave(m);
-    }
+    else if (entered)
+        (void)m->cu.cuCtxPopCurrent(NULL);
     free(m);
+    return over;
 }
 
 /* The list of what is visible may be longer than a sentence: its beginning. */

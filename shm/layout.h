@@ -51,7 +51,7 @@
 #include <assert.h>
 #include <stddef.h>
 
-#define LAYOUT_FORMAT 2u
+#define LAYOUT_FORMAT 3u
 #define CHANNEL_MAGIC 0x6c6e6e6863786670ull /* "pfxchnnl" */
 #define INDEX_MAGIC 0x7865646e69786670ull   /* "pfxindex" */
 

@@ -251,6 +251,8 @@ struct wire_device {
 };
 static_assert(sizeof(struct wire_device) == 96, "no padding to leak");
 
+enum { WHY_MAX = 512 }; /* of a sentence: one of a GPU's driver takes more than half */
+
 struct welcome {
     uint64_t magic;
     int32_t status; /* 0 or PFX_E*: then only `why` counts and the socket is closed */
@@ -264,10 +266,10 @@ struct welcome {
     uint64_t block_stride, slot_stride;
     struct wire_layout layout;
     uint64_t worker; /* the session's number, as prefixctl workers shows it */
-    char why[256];
+    char why[WHY_MAX];
     struct wire_device device[DEVICES_MAX];
 };
-static_assert(sizeof(struct welcome) == 1936, "no padding to leak");
+static_assert(sizeof(struct welcome) == 2192, "no padding to leak");
 
 enum admin_op { ADMIN_WORKERS = 1, ADMIN_LEASES = 2, ADMIN_AUDIT = 3 };
 

@@ -86,6 +86,13 @@ int segment_create(struct segment *s, const char *name, enum segment_kind kind, 
     return segment_create_with(s, name, kind, bytes, 0);
 }
 
+#define RAISE_MACHINES "raise the machine's descriptor limit (fs.file-max)"
+
+const char *descriptors_remedy(int error)
+{
+    return error == EMFILE ? "; " RAISE_DESCRIPTORS : error == ENFILE ? "; " RAISE_MACHINES : "";
+}
+
 const char *segment_remedy(int error)
 {
     switch (error) {
@@ -94,7 +101,7 @@ const char *segment_remedy(int error)
     case -EMFILE:
         return RAISE_DESCRIPTORS;
     case -ENFILE:
-        return "raise the machine's descriptor limit (fs.file-max)";
+        return RAISE_MACHINES;
     default:
         return "ask for fewer";
     }

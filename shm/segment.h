@@ -17,11 +17,11 @@ enum segment_kind {
 };
 
 /* Names, as /proc/PID/fd shows them to tools: "/memfd:prefixd-index (deleted)". */
-#define SEGMENT_REQUEST "prefixd-request"
+#define SEGMENT_REQUEST    "prefixd-request"
 #define SEGMENT_COMPLETION "prefixd-completion"
-#define SEGMENT_INDEX "prefixd-index"
-#define SEGMENT_POOL "prefixd-pool"
-#define SEGMENT_ROWS "prefixd-rows"
+#define SEGMENT_INDEX      "prefixd-index"
+#define SEGMENT_POOL       "prefixd-pool"
+#define SEGMENT_ROWS       "prefixd-rows"
 
 struct segment {
     int fd;
@@ -37,6 +37,10 @@ int segment_create_with(struct segment *s, const char *name, enum segment_kind k
                         unsigned memfd_flags);
 
 #define RAISE_DESCRIPTORS "raise the descriptor limit (ulimit -n, LimitNOFILE=)"
+
+/* "; " and that, or the same of the whole machine, where an error is for want of descriptors; ""
+ * for another one. */
+const char *descriptors_remedy(int error);
 
 /* What to do about an error of the two above: "ask for fewer", or which limit to raise. */
 const char *segment_remedy(int error);

@@ -1,16 +1,11 @@
 #include "shm/tokens.h"
 #include "shm/atomic.h"
+#include "shm/sanitized.h"
 
 #include <string.h>
 
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
-#if defined(__has_feature)
-#if !__has_feature(thread_sanitizer)
+#if defined(__x86_64__) && !SANITIZED_THREAD
 #define TOKENS_VECTOR 1
-#endif
-#else
-#define TOKENS_VECTOR 1
-#endif
 #endif
 
 size_t tokens_match_atomic(const uint32_t *shared, const uint32_t *mine, size_t n)

@@ -1,3 +1,4 @@
+#include "shm/sanitized.h"
 #include "tools/bench.h"
 #include "tools/measure.h"
 
@@ -134,7 +135,7 @@ static bool wanted(const struct bench_row *row, const char *name)
 
 static void warn_of_build(void)
 {
-#if !defined(NDEBUG) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if !defined(NDEBUG) || SANITIZED_ADDRESS || SANITIZED_THREAD
     fprintf(stderr, "prefixctl bench: this is no release build (meson setup --buildtype=release); "
                     "the budgets are meant for one.\n");
 #endif

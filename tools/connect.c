@@ -131,18 +131,22 @@ static bool is_stopped(pid_t pid)
     return state == 'T' || state == 't';
 }
 
+/* May this user read its memory through /proc? ptrace(2) decides it alike for all links there. */
+static bool may_look(pid_t pid)
+{
+    char path[32], target[8];
+    snprintf(path, sizeof path, "/proc/%d/exe", pid);
+    return readlink(path, target, sizeof target) >= 0;
+}
+
 int tool_fail_silent(const struct tool *t, pid_t pid, int ms)
 {
-    char path[32];
-    snprintf(path, sizeof path, "/proc/%d/fd", pid);
     if (is_stopped(pid))
         return tool_fail(EXIT_DAEMON,
                          "daemon %d at %s is stopped and does not answer; let it go on with "
                          "SIGCONT (kill -CONT %d).%s",
                          pid, t->socket, pid,
-                         access(path, R_OK | X_OK) == 0
-                             ? " `prefixctl status` and `tree` work all the same."
-                             : "");
+                         may_look(pid) ? " `prefixctl status` and `tree` work all the same." : "");
     return tool_fail(EXIT_DAEMON,
                      "daemon %d at %s did not answer within %d s: it is busy, or was "
                      "stopped meanwhile. What was asked may still happen; try again.",
@@ -151,18 +155,23 @@ int tool_fail_silent(const struct tool *t, pid_t pid, int ms)
 
 /* ---- shared memory -------------------------------------------------------------------- */
 
+/* -1: there is none, or (then EACCES) this user may list them and no more: proc(5) gives the
+ * directory to the daemon's user, and ptrace(2) what it names, which asks for its group as well. */
 static int open_index_fd(DIR *fds)
 {
     struct dirent *entry;
     while ((entry = readdir(fds))) {
         char target[64];
         ssize_t n = readlinkat(dirfd(fds), entry->d_name, target, sizeof target - 1);
+        if (n < 0 && errno == EACCES)
+            return -1;
         if (n < 0)
             continue;
         target[n] = '\0';
         if (strcmp(target, "/memfd:prefixd-index (deleted)") == 0)
             return openat(dirfd(fds), entry->d_name, O_RDONLY | O_CLOEXEC);
     }
+    errno = ENOENT;
     return -1;
 }
 
@@ -182,16 +191,30 @@ static int view_index(struct daemon_index *di)
     return EXIT_GOOD;
 }
 
-static int map_index(struct daemon_index *di, int fd)
+/* All of a region of the daemon's. One that is not sealed could end while it is read: whatever
+ * listens there is no prefixd. */
+static int map_sealed(int fd, struct segment *s, pid_t pid)
 {
     struct stat st;
-    if (fstat(fd, &st) != 0 || st.st_size <= 0)
-        return tool_fail(EXIT_DAEMON, "the index of daemon %d has no size.", di->pid);
-    di->bytes = (size_t)st.st_size;
-    di->base = mmap(NULL, di->bytes, PROT_READ, MAP_SHARED, fd, 0);
-    if (di->base == MAP_FAILED)
-        return tool_fail(EXIT_DAEMON, "cannot map the index of daemon %d: %s.", di->pid,
-                         strerror(errno));
+    int rc = fd < 0 || fstat(fd, &st)
+                 ? -EINVAL
+                 : segment_map(s, fd, SEGMENT_DAEMON, (uint64_t)st.st_size, false);
+    if (rc == 0)
+        return EXIT_GOOD;
+    return tool_fail(EXIT_DAEMON, "what process %d shares cannot be mapped: %s.", pid,
+                     rc == -EPERM    ? "it is not sealed, so this is no prefixd"
+                     : rc == -EINVAL ? "it has no size"
+                                     : strerror(-rc));
+}
+
+static int map_index(struct daemon_index *di, int fd)
+{
+    struct segment s;
+    int code = map_sealed(fd, &s, di->pid);
+    if (code != EXIT_GOOD)
+        return code;
+    di->base = s.base;
+    di->bytes = s.bytes;
     return view_index(di);
 }
 
@@ -232,10 +255,14 @@ int daemon_index_open(const struct tool *t, struct daemon_index *di)
     if (!fds)
         return borrow_index(t, di);
     int fd = open_index_fd(fds);
-    int code = fd < 0 ? EXIT_GOOD : map_index(di, fd);
-    if (fd >= 0)
-        close(fd);
+    bool denied = fd < 0 && errno == EACCES;
     closedir(fds);
+    if (denied)
+        return borrow_index(t, di);
+    if (fd < 0)
+        return EXIT_GOOD; /* it waits for the first layout */
+    int code = map_index(di, fd);
+    close(fd);
     return code;
 }
 
@@ -326,25 +353,28 @@ static int say_hello(const struct tool *t, int socket, pid_t pid)
     return EXIT_GOOD;
 }
 
-static int map_rows(const struct admin_reply *reply, int fd, size_t row_bytes,
+static int map_rows(const struct admin_reply *reply, int fd, pid_t pid, size_t row_bytes,
                     struct admin_rows *rows)
 {
+    if (reply->status == PFX_EACCESS)
+        return tool_fail(EXIT_DAEMON, "the daemon refused: that is for its own user and root; run "
+                                      "as one of them.");
     if (reply->status != 0)
         return tool_fail(EXIT_DAEMON, "the daemon refused: %s.", pfx_strerror(reply->status));
     rows->n = reply->n_rows;
     if (rows->n == 0)
         return EXIT_GOOD;
-    struct stat st;
-    rows->bytes = (size_t)rows->n * row_bytes;
-    if (fd < 0 || reply->row_bytes != row_bytes || fstat(fd, &st) != 0 ||
-        (size_t)st.st_size < rows->bytes)
-        return tool_fail(EXIT_DAEMON, "the daemon's answer has another shape; install matching "
-                                      "versions of prefixd and prefixctl.");
-    void *base = mmap(NULL, rows->bytes, PROT_READ, MAP_SHARED, fd, 0);
-    if (base == MAP_FAILED)
-        return tool_fail(EXIT_DAEMON, "cannot map the daemon's answer: %s.", strerror(errno));
-    rows->row = base;
-    return EXIT_GOOD;
+    struct segment s;
+    int code = map_sealed(fd, &s, pid);
+    if (code != EXIT_GOOD)
+        return code;
+    rows->row = s.base;
+    rows->bytes = s.bytes;
+    if (reply->row_bytes == row_bytes && rows->bytes / row_bytes >= rows->n)
+        return EXIT_GOOD;
+    admin_free(rows);
+    return tool_fail(EXIT_DAEMON, "the daemon's answer has another shape; install matching "
+                                  "versions of prefixd and prefixctl.");
 }
 
 int admin_ask(const struct tool *t, uint32_t op, size_t row_bytes, int timeout_ms,
@@ -363,7 +393,7 @@ int admin_ask(const struct tool *t, uint32_t op, size_t row_bytes, int timeout_m
             receive(socket, pid, &reply, sizeof reply, timeout_ms, &fd) != sizeof reply)
             code = fail_answer(t, pid, timeout_ms);
         else
-            code = map_rows(&reply, fd, row_bytes, rows);
+            code = map_rows(&reply, fd, pid, row_bytes, rows);
     }
     if (fd >= 0)
         close(fd);

@@ -239,6 +239,14 @@ static int cuMemcpyBatchAsync(uint64_t *to, uint64_t *from, size_t *bytes, size_
     return CUDA_OK;
 }
 
+static int cuMemcpyBatchAsync_v12080(uint64_t *to, uint64_t *from, size_t *bytes, size_t n,
+                                     struct cuda_copy_attributes *attributes, size_t *first,
+                                     size_t n_attributes, size_t *failed, void *stream)
+{
+    REQUIRE(failed);
+    return cuMemcpyBatchAsync(to, from, bytes, n, attributes, first, n_attributes, stream);
+}
+
 static int cuModuleLoadData(void **module, const void *image)
 {
     CALL;
@@ -302,6 +310,7 @@ void pocket_init(void)
                .cuMemcpyHtoDAsync = cuMemcpyHtoDAsync,
                .cuMemcpyDtoHAsync = cuMemcpyDtoHAsync,
                .cuMemcpyBatchAsync = cuMemcpyBatchAsync,
+               .cuMemcpyBatchAsync_v12080 = cuMemcpyBatchAsync_v12080,
                .cuModuleLoadData = cuModuleLoadData,
                .cuModuleUnload = cuModuleUnload,
                .cuModuleGetFunction = cuModuleGetFunction,

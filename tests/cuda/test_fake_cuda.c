@@ -150,6 +150,20 @@ static void released_context(void)
     (void)cu.cuMemAlloc(&at, SIZE);
 }
 
+static void memory_goes_with_its_context(void)
+{
+    (void)allocate();
+    GOOD(cu.cuCtxPopCurrent(NULL));
+    (void)cu.cuDevicePrimaryCtxRelease(0);
+}
+
+static void stream_goes_with_its_context(void)
+{
+    (void)stream();
+    GOOD(cu.cuCtxPopCurrent(NULL));
+    (void)cu.cuDevicePrimaryCtxRelease(0);
+}
+
 static void wrong_context(void)
 {
     uint64_t at = allocate();
@@ -273,6 +287,8 @@ static const struct {
     {"release twice", release_twice, "or was released"},
     {"no context", no_context, "no context is current"},
     {"released context", released_context, "the context that is current was released"},
+    {"memory goes with its context", memory_goes_with_its_context, "memory of cuMemAlloc goes"},
+    {"stream goes with its context", stream_goes_with_its_context, "a stream goes"},
     {"wrong context", wrong_context, "of another device"},
     {"part of a block", part_of_a_block, "no multiple of 2 MiB"},
     {"own handle", own_handle, "this process's own"},

@@ -7,11 +7,20 @@
  */
 #include "tests/cuda/gpu.h"
 
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* Linux 6.5 */
+#endif
 
 enum { SOON_MS = 2000 * SLOW };
 
@@ -37,14 +46,44 @@ static void scene_end(struct scene *s)
     host_stop(&s->host);
 }
 
+static bool is_socket(int fd)
+{
+    int type;
+    socklen_t n = sizeof type;
+    return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) == 0 && type == SOCK_SEQPACKET;
+}
+
 static void hang_up(void)
 {
-    for (int fd = 3; fd < 256; fd++) {
-        int type;
-        socklen_t n = sizeof type;
-        if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) == 0 && type == SOCK_SEQPACKET)
+    for (int fd = 3; fd < 256; fd++)
+        if (is_socket(fd))
             close(fd);
-    }
+}
+
+/* A wake-up, a goodbye, and a packet of no bytes, which is what the end of a stream looks like: on
+ * the socket that came last, for the others are the observer's. */
+static void talk(void)
+{
+    int fd = 256;
+    while (fd > 3 && !is_socket(fd))
+        fd--;
+    (void)send(fd, "w", 1, MSG_NOSIGNAL);
+    (void)send(fd, "b", 1, MSG_NOSIGNAL);
+    (void)send(fd, "", 0, MSG_NOSIGNAL);
+}
+
+enum { TALKS_AFTER_US = 200 * 1000 };
+
+/* Keeps what it has inherited when its parent dies, and talks then. */
+static void keep(pid_t parent)
+{
+    prctl(PR_SET_PDEATHSIG, 0);
+    while (getppid() == parent)
+        sleep_us(1000);
+    sleep_us(TALKS_AFTER_US);
+    talk();
+    for (;;)
+        pause();
 }
 
 enum order { HANG_UP, KEEP, RELEASE, END };
@@ -74,11 +113,8 @@ static void victim_run(struct child *me, void *arg)
         pid_t keeper = 0;
         if (order == HANG_UP)
             hang_up();
-        if (order == KEEP && (keeper = fork()) == 0) {
-            prctl(PR_SET_PDEATHSIG, 0);
-            for (;;)
-                pause();
-        }
+        if (order == KEEP && (keeper = fork()) == 0)
+            keep(getppid());
         if (order == END)
             return;
         child_post(me, (uint64_t)keeper);
@@ -168,6 +204,8 @@ START_TEST(exit_alone_frees_nothing)
     pid_t keeper = tell(&c, KEEP);
     child_kill(&c, SIGKILL);
     confined(&s);
+    sleep_us(2 * TALKS_AFTER_US);
+    pages_confined(&s.w, 11, 3);
     ck_assert_int_eq(kill(keeper, SIGKILL), 0);
     back(&s);
     scene_end(&s);
@@ -282,6 +320,43 @@ START_TEST(two_ghosts_of_a_group)
 }
 END_TEST
 
+/* As it is before Linux 6.5 for processes of another pid namespace: they have no number here, and
+ * no pidfd. */
+static void nobody_is_seen(void)
+{
+    struct sock_filter lines[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_pidfd_open, 3, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_getsockopt, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SO_PEERPIDFD, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ESRCH),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof lines / sizeof lines[0], lines};
+    ck_assert_int_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    ck_assert_int_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+/* Nobody would know when its pages are quiet: it is refused, and told what to do; who maps no GPU
+ * is served. */
+START_TEST(who_cannot_be_seen_to_end_maps_no_gpu)
+{
+    struct host h;
+    pfx *c;
+    nobody_is_seen();
+    gpu_host(&h, "cuda", gpu_exports[_i]);
+    struct pfx_options o = worker_options(&h);
+    ck_assert_int_eq(pfx_open(&o, &c), PFX_EACCESS);
+    ck_assert_msg(strstr(pfx_why(NULL), "--pid=host") && strstr(pfx_why(NULL), "6.5"), "%s",
+                  pfx_why(NULL));
+    c = gpu_open(&h, PFX_MAP_NONE);
+    audit_clean(&h);
+    pfx_close(c);
+    host_stop(&h);
+}
+END_TEST
+
 /* A process that reconnects without end and never says goodbye: it is bounded like workers are. */
 START_TEST(ghosts_are_counted)
 {
@@ -301,6 +376,28 @@ START_TEST(ghosts_are_counted)
 }
 END_TEST
 
+/* Whom the daemon answered too late has mapped nothing: he leaves nobody behind, however often he
+ * tries. */
+START_TEST(who_gave_up_waiting_leaves_nothing)
+{
+    struct host h;
+    pfx *c;
+    HOST_START(&h, "--device", "cuda", "--max-workers", "4");
+    struct pfx_options o = worker_options(&h);
+    o.timeout_ms = 100;
+    host_pause(&h);
+    for (int i = 0; i < 6; i++)
+        ck_assert_int_eq(pfx_open(&o, &c), PFX_ETIMEDOUT);
+    host_resume(&h);
+    c = gpu_open(&h, PFX_MAP_ALL);
+    struct pfx_stats s = {.size = sizeof s};
+    EVENTUALLY(SOON_MS, pfx_stats(c, &s) == 0 && s.workers == 1);
+    audit_clean(&h);
+    pfx_close(c);
+    host_stop(&h);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("gpu deaths");
@@ -313,7 +410,9 @@ Suite *test_suite(void)
     tcase_add_test(t, a_mate_gives_back_what_the_dying_one_writes);
     tcase_add_test(t, the_name_is_free_at_once);
     tcase_add_loop_test(t, two_ghosts_of_a_group, 0, 2);
+    tcase_add_loop_test(t, who_cannot_be_seen_to_end_maps_no_gpu, 0, EXPORTS);
     tcase_add_test(t, ghosts_are_counted);
+    tcase_add_test(t, who_gave_up_waiting_leaves_nothing);
     suite_add_tcase(s, t);
     return s;
 }

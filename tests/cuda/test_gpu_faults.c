@@ -2,7 +2,9 @@
  * What can be wrong with GPUs: one sentence that names the cause and the remedy, and an exit or a
  * PFX error, soon; and nothing is left behind.
  */
+#include "kernels/device.h"
 #include "tests/cuda/gpu.h"
+#include "tests/raw.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -329,12 +331,24 @@ START_TEST(any_call_of_an_import_may_fail)
 }
 END_TEST
 
-/* The GPU is lost while a worker is attached: closing ends, and the daemon goes on. */
+static uint64_t in_flight(pfx *c)
+{
+    struct pfx_stats s = {.size = sizeof s};
+    ck_assert_int_eq(pfx_stats(c, &s), 0);
+    return s.blocks_inflight;
+}
+
+/* The GPU is lost while a worker is attached: closing ends, and the daemon goes on. Nobody knows
+ * what the GPU still writes for that process, so the pages are in quarantine, as if it had died.
+ */
 START_TEST(the_device_disappears_from_a_worker)
 {
     struct host h;
     gpu_host(&h, "cuda:0,1", gpu_exports[_i]);
-    pfx *c = gpu_open(&h, PFX_MAP_ALL);
+    struct worker w = {.host = &h, .c = gpu_open(&h, PFX_MAP_ALL)};
+    struct held held = look(&w, "aaaabbbb");
+    ck_assert_int_eq(grab(&w, &held, 2), 0);
+    pfx *c = w.c;
     gpu_fail("*:1+:999");
     ck_assert_int_eq(pfx_ping(c), 0);
     uint64_t start = now_ms();
@@ -344,25 +358,101 @@ START_TEST(the_device_disappears_from_a_worker)
     ck_assert_msg(strstr(pfx_why(NULL), "the GPU may have been lost") != NULL, "%s", pfx_why(NULL));
     ck_assert_uint_lt(now_ms() - start, SOON_MS);
     c = gpu_open(&h, PFX_MAP_NONE); /* what needs no GPU works */
+    EVENTUALLY(SOON_MS, in_flight(c) == 2);
+    audit_clean(&h);
     pfx_close(c);
     host_kill(&h);
 }
 END_TEST
 
-/* The daemon of a legacy handle is gone before the worker opens it: not a wrong byte, a sentence.
- */
-START_TEST(a_handle_of_a_dead_daemon)
+/* The driver does not wait (a graph is being captured, say): what its work may use is not unmapped
+ * under it, nor are its pages given to others. */
+START_TEST(a_close_that_the_driver_refuses)
 {
     struct host h;
-    struct cuda_driver cu;
-    char why[400];
-    gpu_host(&h, "cuda", "ipc");
-    pfx *c = gpu_open(&h, PFX_MAP_ALL);
-    ck_assert(cuda_open(&cu, why, sizeof why));
-    host_kill(&h);
-    memset(pfx_block_address(c, 0, 1), 1, 64); /* what was open stays open */
+    gpu_host(&h, "cuda", gpu_exports[_i]);
+    struct worker w = {.host = &h, .c = gpu_open(&h, PFX_MAP_ALL)};
+    struct held held = look(&w, "aaaabbbb");
+    ck_assert_int_eq(grab(&w, &held, 2), 0);
+    void *page = pfx_block_address(w.c, 0, held.table[0]);
+    gpu_fail("cuCtxSynchronize:1:900");
+    pfx_close(w.c);
+    gpu_fail(NULL);
+    ck_assert_uint_eq(gpu_facts().mappings, 1);
+    memset(page, 1, 64);
+    pfx *c = gpu_open(&h, PFX_MAP_NONE);
+    EVENTUALLY(SOON_MS, in_flight(c) == 2);
     pfx_close(c);
-    ck_assert_uint_eq(gpu_facts().mappings, 0);
+    host_kill(&h);
+}
+END_TEST
+
+/* kill -9 of the daemon between WELCOME and the import. A descriptor keeps the memory; a handle is
+ * not opened to a wrong byte, but refused with a sentence. */
+START_TEST(the_daemon_dies_before_the_import)
+{
+    struct host h;
+    struct raw r;
+    char why[400] = "";
+    struct hello hello = raw_hello("early");
+    gpu_host(&h, "cuda", gpu_exports[_i]);
+    pfx_close(gpu_open(&h, PFX_MAP_ALL)); /* so that the driver is loaded */
+    ck_assert(raw_greet(&r, &h, &hello));
+    host_kill(&h);
+    struct device *d = device_import(&r.welcome.device[0], r.fds[3], why, sizeof why);
+    ck_assert_int_eq(d != NULL, _i == 0);
+    if (d) {
+        memset(device_address(d), 0x5a, device_bytes(d));
+        ck_assert(device_free(d));
+    } else {
+        ck_assert_msg(strstr(why, "the daemon that made the handle is gone") != NULL, "%s", why);
+    }
+    ck_assert_uint_eq(gpu_facts().mappings + gpu_facts().contexts + gpu_facts().handles, 0);
+    raw_close(&r);
+}
+END_TEST
+
+/* What was open stays open. */
+START_TEST(the_daemon_dies_after_the_import)
+{
+    struct host h;
+    gpu_host(&h, "cuda", gpu_exports[_i]);
+    pfx *c = gpu_open(&h, PFX_MAP_ALL);
+    host_kill(&h);
+    memset(pfx_block_address(c, 0, 1), 1, 64);
+    pfx_close(c);
+    ck_assert_uint_eq(gpu_facts().mappings + gpu_facts().contexts + gpu_facts().handles, 0);
+}
+END_TEST
+
+/* What is no pool is refused with a sentence, and nothing of it is left. */
+START_TEST(what_is_no_pool)
+{
+    struct host h;
+    struct raw r;
+    struct hello hello = raw_hello("wrong");
+    gpu_host(&h, "cuda", gpu_exports[_i]);
+    pfx_close(gpu_open(&h, PFX_MAP_ALL)); /* so that the driver is loaded */
+    ck_assert(raw_greet(&r, &h, &hello));
+    struct wire_device all[4];
+    for (int i = 0; i < 4; i++)
+        all[i] = r.welcome.device[0];
+    all[1].uuid[0] ^= 1;
+    memset(all[2].handle, _i ? 0xff : 0, sizeof all[2].handle);
+    all[3].kind = 77;
+    static const char *const says[4] = {"", "which this process does not see", "could not be",
+                                        "a kind of device that this library does not know"};
+    for (int i = _i; i < 4; i++) { /* a handle's placeholder is not looked at */
+        char why[400] = "";
+        int fd = i < 3 ? r.fds[2] : r.fds[3]; /* the index */
+        ck_assert_ptr_null(device_import(&all[i], fd, why, sizeof why));
+        ck_assert_msg(strlen(why) > 20 && strstr(why, says[i]) != NULL, "%d: %s", i, why);
+        ck_assert_uint_eq(gpu_facts().mappings + gpu_facts().contexts + gpu_facts().handles, 0);
+    }
+    char why[400];
+    ck_assert_ptr_null(device_import(&all[2], -1, why, sizeof why));
+    raw_close(&r);
+    host_kill(&h);
 }
 END_TEST
 
@@ -378,7 +468,10 @@ Suite *test_suite(void)
     tcase_add_test(t, a_worker_with_an_old_driver);
     tcase_add_loop_test(t, any_call_of_an_import_may_fail, 0, EXPORTS);
     tcase_add_loop_test(t, the_device_disappears_from_a_worker, 0, EXPORTS);
-    tcase_add_test(t, a_handle_of_a_dead_daemon);
+    tcase_add_loop_test(t, a_close_that_the_driver_refuses, 0, EXPORTS);
+    tcase_add_loop_test(t, the_daemon_dies_before_the_import, 0, EXPORTS);
+    tcase_add_loop_test(t, the_daemon_dies_after_the_import, 0, EXPORTS);
+    tcase_add_loop_test(t, what_is_no_pool, 0, EXPORTS);
     suite_add_tcase(s, t);
     return s;
 }

@@ -2,11 +2,15 @@
  * The disk tier of a pool on GPUs, by a daemon: blocks so large that each is a copy of the
  * engine's, so that the driver can fail those of one way alone.
  */
+#include "kernels/copier.h"
 #include "tests/scenario/disk_site.h"
+#include "tests/states.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 
 enum { N = 6 };
 
@@ -21,12 +25,15 @@ static void site_of_gpus(struct site *s, const char *devices)
     site_set(s, "--blocks", "64");
 }
 
-/* The daemon's driver alone, from its start on. */
+/* The daemon's driver alone, from its start on. (Its worker is in this process.) */
 static void start_failing(struct site *s, const char *faults)
 {
+    void (*inject)(const char *) = NULL;
     setenv("FAKE_CUDA_FAIL", faults, 1);
     site_start(s);
     unsetenv("FAKE_CUDA_FAIL");
+    *(void **)(&inject) = fake_cuda("fake_cuda_fail");
+    inject(NULL);
 }
 
 static bool healthy(const struct site *s)
@@ -79,6 +86,41 @@ START_TEST(blocks_of_gpus_on_disk)
     site_set(&s, "--cuda-export", "ipc");
     site_stop(&s);
     site_start(&s);
+    ck_assert_uint_eq(read_all(&s), 8 * N);
+    site_deinit(&s);
+}
+END_TEST
+
+/* Whatever the driver has and grants: batches of CUDA 13 and of 12.8, none, no pinned memory, no
+ * kernels. Several blocks go through a buffer at a time. */
+START_TEST(drivers_that_lack_something)
+{
+    static const struct {
+        const char *name, *value, *says;
+    } lacks[] = {
+        {"FAKE_CUDA_VERSION", "13000", NULL},
+        {"FAKE_CUDA_VERSION", "12080", NULL},
+        {"FAKE_CUDA_VERSION", "12070", "the driver has no batch copy (CUDA 12.8 brought it)"},
+        {"FAKE_CUDA_FAIL", "cuMemHostRegister:1+:2", "the buffers are not pinned"},
+        {"FAKE_CUDA_FAIL", "cuModuleLoadData:1+:209", "build with an nvcc that knows the GPU"},
+    };
+    struct site s;
+    site_init(&s, "64M");
+    site_set(&s, "--device", "cuda:0,1");
+    site_set(&s, "--block-bytes", "64K");
+    site_set(&s, "--blocks", "64");
+    setenv("FAKE_CUDA_PAGEABLE", "1", 1);
+    setenv(lacks[_i].name, lacks[_i].value, 1);
+    site_start(&s);
+    if (lacks[_i].says)
+        ck_assert(host_logged(&s.h, lacks[_i].says));
+    else
+        ck_assert(!host_logged(&s.h, "no batch copy"));
+    cache_all(&s);
+    disk_used_is(&s, 2 * N);
+    ck_assert_uint_eq(evict_pages(&s, 64), 0);
+    ck_assert_uint_eq(read_all(&s), 8 * N);
+    site_again(&s);
     ck_assert_uint_eq(read_all(&s), 8 * N);
     site_deinit(&s);
 }
@@ -139,14 +181,100 @@ START_TEST(nothing_goes_in)
 }
 END_TEST
 
+/* A round of what moves blocks; none of it may take long. */
+static void round_of_moves(struct site *s)
+{
+    enum { ROUND_MS = 4000 };
+    uint64_t began = now_ms();
+    for (uint32_t i = 0; i < N; i++) {
+        struct seq q = path(i);
+        q.n = 8;
+        (void)cache_seq(&s->w, &q, 0);
+    }
+    (void)evict_pages(s, 16);
+    (void)read_all(s);
+    ck_assert_uint_lt(now_ms() - began, ROUND_MS * SLOW);
+}
+
+/* The GPU is lost at some call, while blocks go out and come in: no call hangs, none brings a wrong
+ * byte (read_all looks), the pool's counts are right, and a stop ends. Fewer than 100 calls start
+ * it, and a round makes some hundred. */
+START_TEST(the_gpu_is_lost_under_the_disk)
+{
+    struct rng rng = rng_seeded("the_gpu_is_lost_under_the_disk");
+    for (int i = 0; i < 6; i++) {
+        struct site s;
+        char fault[32];
+        site_of_gpus(&s, "cuda:0,1");
+        site_set(&s, "--blocks", "16");
+        site_set(&s, "--cuda-export", i % 2 ? "fd" : "ipc");
+        snprintf(fault, sizeof fault, "*:%u+:999", 100 + rng_below(&rng, 500));
+        start_failing(&s, fault);
+        for (int k = 0; k < 4; k++)
+            round_of_moves(&s);
+        ck_assert(host_logged(&s.h, "the GPU may have been lost"));
+        site_stop(&s);
+        site_deinit(&s);
+    }
+}
+END_TEST
+
+/* ---- a GPU that is stuck -------------------------------------------------------------------- */
+
+/* What waits for its copies waits, others go on, and a stop ends all the same: the disk's, after
+ * what it waits for operations that do not come back. */
+START_TEST(stuck_under_the_disk)
+{
+    enum { DRAIN_MS = 30 * 1000, STOP_MS = DRAIN_MS + 30 * 1000 };
+    struct site s;
+    siginfo_t ended = {0};
+    site_of_gpus(&s, "cuda:0,1");
+    setenv("FAKE_CUDA_STUCK", "1", 1);
+    site_start(&s);
+    unsetenv("FAKE_CUDA_STUCK");
+    cache_all(&s);
+    ck_assert_uint_eq(read_all(&s), 8 * N);
+    ck_assert_uint_eq(counters(&s.w).disk_used, 0);
+    ck_assert_int_eq(kill(s.h.pid, SIGTERM), 0);
+    EVENTUALLY(STOP_MS, waitid(P_PID, (id_t)s.h.pid, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+                            ended.si_pid == s.h.pid);
+    site_stop(&s);
+    site_deinit(&s);
+}
+END_TEST
+
+START_TEST(stuck_under_the_memory_tier)
+{
+    struct host h;
+    struct worker w;
+    struct pfx_spilled spilled = {.size = sizeof spilled};
+    setenv("FAKE_CUDA_STUCK", "1", 1);
+    setenv("FAKE_CUDA_ATTRIBUTES", _i ? "103=0" : "103=1", 1);
+    host_states(&h, 14, 4, 2, 4);
+    unsetenv("FAKE_CUDA_STUCK");
+    worker_open_timeout(&w, &h, 300 * SLOW);
+    keep(&w, "aaaabbbb", 8, PFX_EXACT, 0);
+    ck_assert_int_eq(pfx_snapshot_spill(w.c, 0, &spilled), PFX_ETIMEDOUT);
+    ck_assert_int_eq(pfx_ping(w.c), 0);
+    worker_close(&w);
+    uint64_t began = now_ms();
+    host_stop(&h);
+    ck_assert_uint_lt(now_ms() - began, COPIER_WAIT_MS + 3000 * SLOW);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("gpu_swap");
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 60 * SLOW);
     tcase_add_loop_test(t, blocks_of_gpus_on_disk, 0, 2);
+    tcase_add_loop_test(t, drivers_that_lack_something, 0, 5);
     tcase_add_test(t, nothing_comes_out);
     tcase_add_test(t, nothing_goes_in);
+    tcase_add_test(t, the_gpu_is_lost_under_the_disk);
+    tcase_add_test(t, stuck_under_the_disk);
+    tcase_add_loop_test(t, stuck_under_the_memory_tier, 0, 2);
     suite_add_tcase(s, t);
     return s;
 }

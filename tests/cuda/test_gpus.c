@@ -4,6 +4,7 @@
  */
 #include "tests/cuda/gpu.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -362,6 +363,68 @@ START_TEST(a_forked_child_is_told)
 }
 END_TEST
 
+/* ---- a close under the GPU's work ----------------------------------------------------------- */
+
+enum { BUSY_BYTES = 64, BUSY_US = 300 * 1000 };
+
+/* Each page of the pool is written by the GPU, late; pfx_close is called meanwhile. `twin`: another
+ * connection of the process still maps the pool. */
+static void closes_busy(struct child *me, const struct host *h, bool twin)
+{
+    struct cuda_driver cu;
+    void *context, *stream;
+    char why[400];
+    pfx *c = gpu_open(h, PFX_MAP_ALL), *other = twin ? gpu_open(h, PFX_MAP_ALL) : NULL;
+    ck_assert_msg(cuda_open(&cu, why, sizeof why), "%s", why);
+    ck_assert_int_eq(cu.cuDevicePrimaryCtxRetain(&context, 0), 0);
+    ck_assert_int_eq(cu.cuCtxPushCurrent(context), 0);
+    ck_assert_int_eq(cu.cuStreamCreate(&stream, CUDA_STREAM_NON_BLOCKING), 0);
+    for (uint32_t b = 1; b <= 14; b++)
+        ck_assert_int_eq(
+            cu.cuMemsetD8Async((uintptr_t)pfx_block_address(c, 0, b), 0x99, BUSY_BYTES, stream), 0);
+    pfx_close(c);
+    child_post(me, 1);
+    child_wait(me);
+    pfx_close(other);
+    ck_assert_int_eq(cu.cuStreamSynchronize(stream), 0);
+    ck_assert_int_eq(cu.cuStreamDestroy(stream), 0);
+    ck_assert_int_eq(cu.cuCtxPopCurrent(&context), 0);
+    ck_assert_int_eq(cu.cuDevicePrimaryCtxRelease(0), 0);
+}
+
+static void closes_alone(struct child *me, void *arg)
+{
+    closes_busy(me, arg, false);
+}
+
+static void closes_twin(struct child *me, void *arg)
+{
+    closes_busy(me, arg, true);
+}
+
+/* The daemon gives the pages of a connection to others as soon as it is closed: nothing of it may
+ * write any more then. Nor may a GPU lose memory that it works on: the process would lose its
+ * context. */
+START_TEST(a_close_waits_for_the_gpu)
+{
+    struct host h;
+    struct child other;
+    gpu_host(&h, "cuda", gpu_exports[_i % EXPORTS]);
+    pfx *c = gpu_open(&h, PFX_MAP_ALL);
+    char us[16];
+    snprintf(us, sizeof us, "%d", BUSY_US);
+    setenv("FAKE_CUDA_DELAY_US", us, 1);
+    child_start(&other, _i < EXPORTS ? closes_alone : closes_twin, &h);
+    child_wait(&other);
+    for (uint32_t b = 1; b <= 14; b++)
+        all_are(pfx_block_address(c, 0, b), 0x99);
+    child_post(&other, 1);
+    child_join(&other);
+    pfx_close(c);
+    host_stop(&h);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("gpus");
@@ -378,6 +441,7 @@ Suite *test_suite(void)
     tcase_add_test(t, auto_takes_descriptors_where_it_can);
     tcase_add_loop_test(t, options_of_another_pool_are_warned_of, 0, OTHERS);
     tcase_add_loop_test(t, a_forked_child_is_told, 0, EXPORTS);
+    tcase_add_loop_test(t, a_close_waits_for_the_gpu, 0, 2 * EXPORTS);
     suite_add_tcase(s, t);
     return s;
 }

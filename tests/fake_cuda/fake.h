@@ -19,6 +19,10 @@
  *   FAKE_CUDA_FAIL=NAME:N:CODE,.. the Nth call of NAME returns CODE; N+: it and all later ones;
  *                                 * as NAME: any call
  *   FAKE_CUDA_DELAY_US=N      what is asynchronous begins up to that much later
+ *   FAKE_CUDA_STUCK=N         the Nth copy or kernel of the process never ends; nor does the
+ *                             process then, if it is the driver's to end it (exit)
+ *   FAKE_CUDA_PAGEABLE=1      copies may use host memory that is not pinned, and are waited for
+ *                             then, as the real one does; else that is misuse
  *   FAKE_CUDA_TOUCH=0         this process cannot touch device memory by its address, as with a
  *                             real one; else tests read pages with the CPU
  *   FAKE_CUDA_LEAKS=1         what is left at exit is a fault: it ends with 86
@@ -35,12 +39,15 @@
 
 #define FAKE_API __attribute__((visibility("default")))
 
-enum { FAKE_DEVICES_MAX = 16, FAKE_STREAMS_MAX = 64, FAKE_GRANULARITY = 2 << 20 };
+enum { FAKE_DEVICES_MAX = 16, FAKE_STREAMS_MAX = 640, FAKE_GRANULARITY = 2 << 20 };
 
 /* Every function of the driver: fake_cuMemAlloc and so on. */
 #define FAKE_DECLARE(name, version, needed, parameters) int fake_##name parameters;
 CUDA_CALLS(FAKE_DECLARE)
 #undef FAKE_DECLARE
+#define FAKE_DECLARE_OLD(name, version, needed, parameters) int fake_##name##_v##version parameters;
+CUDA_OLD_CALLS(FAKE_DECLARE_OLD)
+#undef FAKE_DECLARE_OLD
 
 /* ---- for tests: by dlsym in the library that is loaded ------------------------------------- */
 
@@ -50,7 +57,7 @@ FAKE_API void fake_cuda_forked(void);
 FAKE_API void fake_cuda_fail(const char *faults);
 /* What this process has: contexts retained, bytes imported or allocated and still mapped. */
 struct fake_facts {
-    unsigned initialised, contexts, mappings, handles, streams, events, pinned;
+    unsigned initialised, contexts, mappings, handles, streams, events, pinned, modules;
 };
 FAKE_API struct fake_facts fake_cuda_facts(void);
 
@@ -85,6 +92,9 @@ void *fake_span_if(uint64_t address, size_t bytes, bool device); /* NULL instead
 void fake_memory_forked(void);
 void fake_memory_facts(struct fake_facts *facts);
 bool fake_memory_left(void); /* something that only this process could have freed */
+/* What would go with a device's context: NULL, or what it is. */
+const char *fake_memory_of_context(int device);
+const char *fake_streams_of_context(int device);
 
 /* What an operation reads or writes. */
 struct fake_use {
@@ -97,9 +107,13 @@ struct fake_use {
  * no operation that is not ordered before it, or the process dies. fn frees arg. */
 int fake_submit(void *stream, const char *what, const struct fake_use *use, unsigned n,
                 void (*fn)(void *arg), void *arg);
+/* Until all that is on it is done; the host does not learn that. */
+void fake_finish(void *stream);
 /* Nothing that the host does not know to be over uses this memory, or the process dies. */
 void fake_unused(uint64_t address, size_t bytes, const char *what);
+bool fake_stuck(void); /* something is under way that never ends */
 void fake_streams_forked(void);
 void fake_streams_facts(struct fake_facts *facts);
+void fake_kernels_facts(struct fake_facts *facts);
 
 #endif

@@ -38,15 +38,28 @@ static struct copy *copy_new(unsigned n)
     return c;
 }
 
+/* Memory of either kind, where it may be pageable also that. */
+static void *memory(uint64_t address, size_t bytes, bool device, const char *what, bool *pageable)
+{
+    bool may = !device && strcmp(fake_environment("FAKE_CUDA_PAGEABLE", "0"), "0") != 0;
+    void *at = may ? fake_span_if(address, bytes, false) : fake_span(address, bytes, device, what);
+    *pageable |= !at;
+    return at ? at : (void *)(uintptr_t)address;
+}
+
 static int copy_one(void *stream, const char *what, uint64_t to, bool to_device, uint64_t from,
                     bool from_device, size_t bytes)
 {
+    bool pageable = false;
     struct copy *c = copy_new(1);
-    c->piece[0] = (struct piece){.to = fake_span(to, bytes, to_device, what),
-                                 .from = fake_span(from, bytes, from_device, what),
+    c->piece[0] = (struct piece){.to = memory(to, bytes, to_device, what, &pageable),
+                                 .from = memory(from, bytes, from_device, what, &pageable),
                                  .bytes = bytes};
     const struct fake_use use[2] = {{to, bytes, true}, {from, bytes, false}};
-    return fake_submit(stream, what, use, 2, copy_run, c);
+    int result = fake_submit(stream, what, use, 2, copy_run, c);
+    if (pageable)
+        fake_finish(stream);
+    return result;
 }
 
 int fake_cuMemcpyHtoDAsync(uint64_t to, const void *from, size_t bytes, void *stream)
@@ -87,11 +100,10 @@ static void *either(uint64_t address, size_t bytes, bool *is_device)
 }
 
 /* In no order among themselves: the last comes first here. */
-int fake_cuMemcpyBatchAsync(uint64_t *to, uint64_t *from, size_t *bytes, size_t n,
-                            struct cuda_copy_attributes *attributes, size_t *first,
-                            size_t n_attributes, void *stream)
+static int copy_batch(uint64_t *to, uint64_t *from, size_t *bytes, size_t n,
+                      struct cuda_copy_attributes *attributes, size_t *first, size_t n_attributes,
+                      void *stream)
 {
-    FAKE_ENTER();
     if (n == 0 || n > BATCH_MAX)
         fake_die("cuMemcpyBatchAsync: %zu copies; at most %d at a time", n, BATCH_MAX);
     if (n_attributes == 0 || n_attributes > n || first[0] != 0)
@@ -114,4 +126,24 @@ int fake_cuMemcpyBatchAsync(uint64_t *to, uint64_t *from, size_t *bytes, size_t 
     int result = fake_submit(stream, "cuMemcpyBatchAsync", use, (unsigned)(2 * n), copy_run, c);
     free(use);
     return result;
+}
+
+int fake_cuMemcpyBatchAsync(uint64_t *to, uint64_t *from, size_t *bytes, size_t n,
+                            struct cuda_copy_attributes *attributes, size_t *first,
+                            size_t n_attributes, void *stream)
+{
+    FAKE_ENTER();
+    return copy_batch(to, from, bytes, n, attributes, first, n_attributes, stream);
+}
+
+/* Of CUDA 12.8; a driver of 13 has it as well, for those that were compiled for it. */
+int fake_cuMemcpyBatchAsync_v12080(uint64_t *to, uint64_t *from, size_t *bytes, size_t n,
+                                   struct cuda_copy_attributes *attributes, size_t *first,
+                                   size_t n_attributes, size_t *failed, void *stream)
+{
+    FAKE_ENTER();
+    if (!failed)
+        fake_die("cuMemcpyBatchAsync: there is no place for the number of the copy that failed");
+    *failed = SIZE_MAX;
+    return copy_batch(to, from, bytes, n, attributes, first, n_attributes, stream);
 }

@@ -224,19 +224,27 @@ int cuGetProcAddress_v2(const char *name, void **at, int wanted, uint64_t flags,
 #define FAKE_ROW(name, version, needed, parameters) {#name, version, (void (*)(void))fake_##name},
         CUDA_CALLS(FAKE_ROW)
 #undef FAKE_ROW
+#define FAKE_ROW_OLD(name, version, needed, parameters)                                            \
+    {#name, version, (void (*)(void))fake_##name##_v##version},
+            CUDA_OLD_CALLS(FAKE_ROW_OLD)
+#undef FAKE_ROW_OLD
     };
+    bool known = missing(name), right = known;
     *at = NULL;
     *found = 1; /* no such symbol */
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (strcmp(all[i].name, name) != 0 || missing(name))
             continue;
+        known = true;
         if (wanted != all[i].version)
-            fake_die("%s was asked for as of %d, and is compiled for %d", name, wanted,
-                     all[i].version);
+            continue;
+        right = true;
         *found = all[i].version <= version() ? 0 : 2; /* the driver is too old */
         if (*found == 0)
             memcpy(at, &all[i].at, sizeof *at);
     }
+    if (known && !right)
+        fake_die("%s was asked for as of %d, and is not compiled for that", name, wanted);
     return CUDA_OK; /* as the real one: the absence is no error */
 }
 
@@ -252,6 +260,7 @@ int fake_cuGetErrorName(int result, const char **name)
         {CUDA_DEVICE_UNAVAILABLE, "CUDA_ERROR_DEVICE_UNAVAILABLE"},
         {CUDA_NO_DEVICE, "CUDA_ERROR_NO_DEVICE"},
         {CUDA_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
+        {CUDA_NO_BINARY, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
         {CUDA_MAP_FAILED, "CUDA_ERROR_MAP_FAILED"},
         {CUDA_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
         {CUDA_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED"},
@@ -373,7 +382,13 @@ int fake_cuDevicePrimaryCtxRelease(int device)
     FAKE_ENTER();
     if (fake_physical(device) < 0 || !fake.retained[device])
         fake_die("cuDevicePrimaryCtxRelease: device %d has no context that was retained", device);
-    __atomic_sub_fetch(&fake.retained[device], 1, __ATOMIC_SEQ_CST);
+    if (__atomic_sub_fetch(&fake.retained[device], 1, __ATOMIC_SEQ_CST))
+        return CUDA_OK;
+    const char *lost = fake_memory_of_context(device);
+    if (!lost)
+        lost = fake_streams_of_context(device);
+    if (lost)
+        fake_die("cuDevicePrimaryCtxRelease: %s goes with the context", lost);
     return CUDA_OK;
 }
 
@@ -407,20 +422,24 @@ struct fake_facts fake_cuda_facts(void)
         facts.contexts += fake.retained[i];
     fake_memory_facts(&facts);
     fake_streams_facts(&facts);
+    fake_kernels_facts(&facts);
     return facts;
 }
 
 __attribute__((destructor)) static void look_back(void)
 {
+    while (fake.pid == getpid() && fake_stuck())
+        pause();
     if (fake.pid != getpid() || strcmp(fake_environment("FAKE_CUDA_LEAKS", "0"), "0") == 0)
         return;
     struct fake_facts f = fake_cuda_facts();
-    if (!fake_memory_left() && !f.streams && !f.events && !f.pinned)
+    /* contexts end with the process, as those of most programs do */
+    if (!fake_memory_left() && !f.streams && !f.events && !f.pinned && !f.modules)
         return;
     fprintf(
         stderr,
         "fake CUDA, process %d: left at exit: %u contexts, %u mappings, %u handles, %u streams, "
-        "%u events, %u pinned\n",
-        (int)getpid(), f.contexts, f.mappings, f.handles, f.streams, f.events, f.pinned);
+        "%u events, %u pinned, %u modules\n",
+        (int)getpid(), f.contexts, f.mappings, f.handles, f.streams, f.events, f.pinned, f.modules);
     _exit(86);
 }

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { INVALID_IMAGE = 200, NOT_FOUND = 500 };
+enum { NOT_FOUND = 500 };
 static const uint32_t FATBIN = 0xba55ed50;
 
 struct launch {
@@ -74,7 +74,7 @@ int fake_cuModuleLoadData(void **module, const void *image)
     (void)fake_current("cuModuleLoadData");
     memcpy(&magic, image, sizeof magic);
     if (magic != FATBIN)
-        return INVALID_IMAGE;
+        return CUDA_INVALID_IMAGE;
     pthread_mutex_lock(&fake_lock);
     n_modules++;
     pthread_mutex_unlock(&fake_lock);
@@ -116,4 +116,9 @@ int fake_cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsign
         fake_die("cuLaunchKernel: a grid of blocks in one dimension, parameters by pointers");
     return k->launch(&(struct launch){.n_blocks = grid_x, .n_threads = block_x}, parameters,
                      stream);
+}
+
+void fake_kernels_facts(struct fake_facts *facts)
+{
+    facts->modules = n_modules;
 }

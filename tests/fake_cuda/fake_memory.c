@@ -370,6 +370,19 @@ void fake_memory_facts(struct fake_facts *facts)
     facts->pinned++;
 }
 
+/* Mappings of cuMemMap are of no context. */
+const char *fake_memory_of_context(int device)
+{
+    const char *what = NULL;
+    struct range *r;
+    pthread_mutex_lock(&fake_lock);
+    TAILQ_FOREACH(r, &ranges, link)
+    if (r->kind != RESERVED && r->device == device)
+        what = r->kind == OPENED ? "another process's memory" : "memory of cuMemAlloc";
+    pthread_mutex_unlock(&fake_lock);
+    return what;
+}
+
 /* Its own legacy memory may stay while others have it open: freeing it would be the fault. */
 bool fake_memory_left(void)
 {

@@ -59,6 +59,7 @@ static uint64_t numbers[FAKE_STREAMS_MAX]; /* goes on when a stream's place is t
 static struct clocks host;
 static struct use uses[USES_MAX];
 static unsigned n_uses, n_events;
+static unsigned long n_begun; /* of copies and kernels */
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
 static void merge(struct clocks *to, const struct clocks *from)
@@ -80,6 +81,12 @@ static void delay(void)
     nanosleep(&(struct timespec){us / 1000000, us % 1000000 * 1000}, NULL);
 }
 
+bool fake_stuck(void)
+{
+    unsigned long stuck = strtoul(fake_environment("FAKE_CUDA_STUCK", "0"), NULL, 10);
+    return stuck && n_begun >= stuck;
+}
+
 /* ---- a stream's thread ------------------------------------------------------------------------
  */
 
@@ -91,6 +98,9 @@ static void perform(struct operation *o)
     else if (o->event)
         o->event->reached = o->times;
     else {
+        ++n_begun;
+        while (fake_stuck())
+            pthread_cond_wait(&changed, &fake_lock);
         pthread_mutex_unlock(&fake_lock);
         delay();
         o->fn(o->arg);
@@ -217,6 +227,20 @@ int fake_submit(void *stream, const char *what, const struct fake_use *use, unsi
     return CUDA_OK;
 }
 
+static void finish(const struct stream *s, uint64_t number)
+{
+    while (s->done < number)
+        pthread_cond_wait(&changed, &fake_lock);
+}
+
+void fake_finish(void *stream)
+{
+    pthread_mutex_lock(&fake_lock);
+    const struct stream *s = stream_of(stream, "a copy");
+    finish(s, s->clocks.at[s->number]);
+    pthread_mutex_unlock(&fake_lock);
+}
+
 int fake_cuStreamCreate(void **stream, unsigned flags)
 {
     FAKE_ENTER();
@@ -260,8 +284,7 @@ int fake_cuStreamDestroy(void *stream)
 static void await_stream(struct stream *s)
 {
     struct clocks then = s->clocks;
-    while (s->done < then.at[s->number])
-        pthread_cond_wait(&changed, &fake_lock);
+    finish(s, then.at[s->number]);
     merge(&host, &then);
 }
 
@@ -383,6 +406,17 @@ void fake_streams_forked(void)
     memset(&host, 0, sizeof host);
     pthread_cond_init(&changed, NULL);
     n_uses = n_events = 0;
+}
+
+const char *fake_streams_of_context(int device)
+{
+    const char *what = NULL;
+    pthread_mutex_lock(&fake_lock);
+    for (unsigned i = 0; i < FAKE_STREAMS_MAX; i++)
+        if (streams[i] && streams[i]->device == device)
+            what = "a stream";
+    pthread_mutex_unlock(&fake_lock);
+    return what;
 }
 
 void fake_streams_facts(struct fake_facts *facts)

@@ -49,7 +49,6 @@ void site_file_garbage(const struct site *s, unsigned path, uint64_t at, uint64_
 
 void io_stop(struct site *s); /* there are free slots on disk by then */
 void io_go(struct site *s);
-void io_uring_forbid(void); /* for this process and all that it starts: threads do its work */
 
 /* ---- calls ---- */
 

@@ -1,18 +1,13 @@
 /* The allocator against a naive one; io_uring as it is refused in the field; starts and stops. */
+#include "tests/refuse.h"
 #include "tests/swap/faults.h"
 #include "tests/swap/rig.h"
 
 #include <errno.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <signal.h>
-#include <stddef.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 /* ---- slots ---- */
@@ -102,18 +97,10 @@ static void write_and_read(struct rig *r)
 /* As the default profile of container engines does. */
 START_TEST(seccomp)
 {
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {4, code};
     struct rig r;
     rig_init(&r, 64 << 10, 8, 20);
     r.config.uring = true;
-    ck_assert_int_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-    ck_assert_int_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+    refuse_io_uring(EPERM);
     rig_start(&r);
     ck_assert(!swap_facts(r.sw).uring);
     write_and_read(&r);

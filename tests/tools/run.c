@@ -1,6 +1,7 @@
 #include "tests/tools/run.h"
 
 #include <fcntl.h>
+#include <grp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -40,7 +41,7 @@ static void execute(uid_t uid, const char *path, const char *const *words, int o
     const char *argv[WORDS_MAX] = {path};
     for (int i = 0; words[i] && i < WORDS_MAX - 2; i++)
         argv[i + 1] = words[i];
-    if (uid && setuid(uid))
+    if (uid && (setgroups(0, NULL) || setgid(uid) || setuid(uid)))
         _exit(97);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     dup2(out, STDOUT_FILENO);
