@@ -7,8 +7,7 @@
  *
  *      device      a process that answers the daemon's reads and writes of its swap files
  *
- *      pulses      one process naps, one writes: how late the machine, and its disk, let anybody go
- * on
+ *      pulses      one naps, one writes: how late the machine, and its disk, let anybody go on
  *
  * A run is a list of rounds. A round has a plan (pool, tiers, faults: struct plan) and a schedule
  * (who is killed when, struct event); both follow from the seed and the round's number alone. What
