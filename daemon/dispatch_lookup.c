@@ -21,10 +21,13 @@ static void answer_match(struct call *c, const struct lease *l)
     answer_snapshots(c, l);
 }
 
+/* Less than a block, also where all of it has been inserted since the worker walked: a whole block
+ * is a match, and who takes up a state at its end would copy none of it. */
 static void take_tail(struct call *c, struct lease *l, const uint32_t *rest, uint32_t n_rest)
 {
     struct place tail;
-    uint32_t block, tokens;
+    uint32_t block, tokens, most = c->d->layout.block_tokens - 1;
+    n_rest = n_rest < most ? n_rest : most;
     if (!n_rest || !index_tail(c->d->index, l->path.where, rest, n_rest, &tail, &block, &tokens))
         return;
     index_hold(c->d->index, &l->tail, tail);

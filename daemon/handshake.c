@@ -76,14 +76,16 @@ int peer_pidfd(int fd, const struct peer *p)
     if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &n) == 0)
         return pidfd;
     if (p->pid <= 0)
-        return -1;
+        return -ESRCH; /* in another pid namespace, before Linux 6.5 */
     pidfd = (int)syscall(SYS_pidfd_open, p->pid, 0);
+    if (pidfd < 0)
+        return -errno;
     /* The number may belong to another process by now, but only if the peer is gone: then its
      * socket has hung up. */
     struct pollfd hung = {.fd = fd};
-    if (pidfd >= 0 && (poll(&hung, 1, 0) != 0)) {
+    if (poll(&hung, 1, 0) != 0) {
         close(pidfd);
-        return -1;
+        return -ESRCH;
     }
     return pidfd;
 }

@@ -82,8 +82,7 @@ static void ghost_exits(struct daemon *d, struct watch *w, uint32_t events)
     settle(d, s);
 }
 
-/* Does it map memory that something else than its CPUs may write? */
-static bool dangerous(const struct daemon *d, const struct session *s)
+bool quarantine_needed(const struct daemon *d, const struct session *s)
 {
     for (uint32_t i = 0; i < d->layout.n_devices; i++)
         if (s->maps >> i & 1 && device_is_cuda(d->devices[i]))
@@ -93,7 +92,7 @@ static bool dangerous(const struct daemon *d, const struct session *s)
 
 bool quarantine_begin(struct daemon *d, struct session *s)
 {
-    if (s->pidfd < 0 || !dangerous(d, s))
+    if (!quarantine_needed(d, s))
         return false;
     struct pollfd now[2] = {{.fd = s->fd, .events = POLLRDHUP}, {.fd = s->pidfd, .events = POLLIN}};
     (void)poll(now, 2, 0);
@@ -123,7 +122,7 @@ bool quarantine_begin(struct daemon *d, struct session *s)
 static struct session *importer(const struct daemon *d, const struct list *sessions)
 {
     list_each (at, after, sessions)
-        if (dangerous(d, list_entry(at, struct session, link)))
+        if (quarantine_needed(d, list_entry(at, struct session, link)))
             return list_entry(at, struct session, link);
     return NULL;
 }
@@ -133,7 +132,7 @@ static void tell(const struct daemon *d)
 {
     list_each (at, after, &d->sessions) {
         const struct session *s = list_entry(at, struct session, link);
-        if (dangerous(d, s))
+        if (quarantine_needed(d, s))
             (void)shutdown(s->fd, SHUT_WR);
     }
 }

@@ -25,6 +25,13 @@ enum {
     PACKETS_OF_THE_DEAD = 4096, /* more than a socket's buffer holds */
 };
 
+/* Of who maps GPUs: that their pages are quiet only an exit tells (quarantine.h). */
+static const char UNSEEN[] =
+    "the daemon cannot see this process end, and a GPU may write on after it has: let both share a "
+    "pid namespace (docker: --pid=host or --pid=container:NAME), or run Linux 6.5 or newer; a "
+    "worker "
+    "that maps no GPU (PFX_MAP_NONE) may attach";
+
 /* ---- the control socket --------------------------------------------------------------- */
 
 /* Is there a BYE among the next `limit` packets? They are taken; wake-ups mean nothing more, and
@@ -156,6 +163,9 @@ static struct session *session_new(struct daemon *d, int fd, const struct peer *
     s->arena_bytes = h->arena_bytes;
     text_clean(s->name, h->name, sizeof s->name);
     s->pidfd = peer_pidfd(fd, p);
+    *rc = s->pidfd == -EMFILE ? -EMFILE : -ESRCH;
+    if (s->pidfd < 0 && quarantine_needed(d, s))
+        goto fail;
 
     s->obituary = calloc(1, sizeof *s->obituary);
     *rc = s->obituary ? make_channel(d, s, h->ring_entries) : -ENOMEM;
@@ -257,7 +267,10 @@ void session_attach(struct daemon *d, int fd, const struct hello *hello)
         do
             s = session_new(d, fd, &peer, &h, &rc);
         while (!s && rc == -EMFILE && visitors_give_way(d));
-        if (!s) {
+        if (!s && rc == -ESRCH) {
+            snprintf(why, sizeof why, "%s", UNSEEN);
+            status = STATUS_EACCESS;
+        } else if (!s) {
             snprintf(why, sizeof why, "the daemon has no room for another worker: %s%s",
                      strerror(-rc), descriptors_remedy(-rc));
             status = STATUS_ENOSPC;

@@ -78,7 +78,7 @@ struct session {
     struct dead_member *obituary; /* for its group, if it dies */
     struct list leases;           /* struct lease.of_session: those that this one opened */
     uint32_t n_leases;
-    int fd, pidfd;        /* pidfd -1: the kernel gave none, hang-up alone */
+    int fd, pidfd;        /* pidfd < 0: the kernel gave none, hang-up alone */
     bool hung_up, exited; /* what was seen of its end */
     uint64_t maps;        /* hello.maps */
     pid_t pid;

@@ -1,7 +1,7 @@
 #!/bin/bash
 # test.sh [SUITE...]: build with the address and undefined-behaviour sanitizers and run every test, or
 # those of some suites: unit litmus model models scenario death client tools hybrid swap cuda matrix
-# security fuzz. After all of them other builds (tools/matrix.sh --short), and coverage: did each test
+# security fuzz chaos. After all of them other builds (tools/matrix.sh --short), and coverage: did each test
 # run that tests/COVERAGE.md names?
 #
 # Prints a line a suite when it is through (seconds: of its tests, added up), all that a test said that
@@ -118,5 +118,6 @@ else
     also builds tools/matrix.sh --short
     also coverage tests/coverage.sh tests "$build/meson-logs/testlog.txt"
 fi
-echo "$passed passed, $failed failed in $((SECONDS / 60)) min $((SECONDS % 60)) s"
+echo "$((SECONDS / 60)) min $((SECONDS % 60)) s"
+echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]
