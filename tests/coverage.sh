@@ -86,6 +86,7 @@ awk '/^\|/ {
             } else if (n[word] != 1)
                 print row (n[word] ? "several tests are called " word ":" file[word] : "there is no test " word)
             name = word
+            sub(/\/main\.c$/, "", name)
             sub(/.*\//, "", name)
             sub(/\.[a-z]*$/, "", name)
             if (whole && (word ~ /^[a-z0-9_]+$/ || ends(word)) && how[name] != "passed" && !($3 && !how[$3] && !how[name]))
