@@ -1,6 +1,6 @@
 #!/bin/bash
 # Build with the address and undefined-behaviour sanitizers and run every test: a line each, then
-# the count. Fails if a test fails.
+# the short form of other builds, a line each (tools/matrix.sh), then the count. Fails if one fails.
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # sh FILE
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -29,5 +29,13 @@ if [ "$(count Skipped)" != 0 ]; then
     echo "skipped:"
     grep -E '[[:space:]]SKIP([[:space:]]|$)' "$log" || true
 fi
+echo "Other builds (tools/matrix.sh --list) ..."
+for line in clang tsan release; do
+    if tools/matrix.sh --short "$line"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+    fi
+done
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]
