@@ -1,8 +1,8 @@
 #!/bin/bash
 # test.sh [SUITE...]: build with the address and undefined-behaviour sanitizers and run every test, or
 # those of some suites: unit litmus model models scenario death client tools hybrid swap cuda matrix
-# security fuzz chaos. After all of them other builds (tools/matrix.sh --short), and coverage: did each test
-# run that tests/COVERAGE.md names?
+# security fuzz chaos. After all of them other builds (tools/matrix.sh --short), and coverage: did each
+# test run that tests/COVERAGE.md names?
 #
 # Prints a line a suite when it is through (seconds: of its tests, added up), all that a test said that
 # failed, and last the count. TEST_TIMEOUT_MULTIPLIER (3) stretches the tests' time limits.
@@ -115,7 +115,9 @@ if [ $# != 0 ]; then
     run "$@"
 else
     run "${!tests[@]}"
-    also builds tools/matrix.sh --short
+    for build_line in clang tsan release; do
+        also "$build_line" tools/matrix.sh --short "$build_line"
+    done
     also coverage tests/coverage.sh tests "$build/meson-logs/testlog.txt"
 fi
 echo "$((SECONDS / 60)) min $((SECONDS % 60)) s"
