@@ -382,7 +382,7 @@ int pfx_truncate(pfx *c, uint64_t lease, uint32_t n_blocks);
  * a disk tier it may wait until idle ones are written: half a second at most, then they are lost.
  * Errors: PFX_ESTALE; PFX_ETOOBIG (n > n_blocks); PFX_ENOSPC (nothing tells when blocks become
  * free: retry after a release of yours, or a little later; one of more than 64 blocks that loses a
- * race for them may have evicted idle blocks); PFX_ECONFLICT while the table has disk-only blocks
+ * race for them may have evicted idle blocks; or it would be more than --max-worker-blocks); PFX_ECONFLICT while the table has disk-only blocks
  * (fetch or truncate first), and after PFX_FINAL. */
 int pfx_reserve(pfx *c, uint64_t lease, uint32_t n, uint32_t *blocks);
 
@@ -471,8 +471,8 @@ enum pfx_snapshot_kind {
  * had been displaced or forgotten. Those in slots do not. */
 
 /* A private slot for the lease to fill, spilling or dropping an idle snapshot if none is free.
- * Errors: PFX_ESTALE, PFX_ENOSPC (all are reserved, or held by leases that were offered them),
- * PFX_ENOENT (a daemon without slots). */
+ * Errors: PFX_ESTALE, PFX_ENOSPC (all are reserved, or held by leases that were offered them,
+ * or it would be more than --max-worker-slots), PFX_ENOENT (a daemon without slots). */
 int pfx_snapshot_reserve(pfx *c, uint64_t lease, uint32_t *slot);
 
 /* Attach a filled slot to the first `depth` tokens of what the lease has matched or inserted,

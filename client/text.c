@@ -25,7 +25,7 @@ const char *pfx_strerror(int error)
     }
 }
 
-/* Of the snapshot calls: whose statuses stand for several things. */
+/* Of calls whose statuses stand for several things. */
 const char *call_why(const struct pfx *c, uint32_t op, int status)
 {
     static const struct {
@@ -33,9 +33,14 @@ const char *call_why(const struct pfx *c, uint32_t op, int status)
         int status;
         const char *why;
     } rows[] = {
+        {OP_RESERVE, PFX_ENOSPC,
+         "too few blocks are free or idle, or --max-worker-blocks allows this worker no more; "
+         "retry "
+         "after a release"},
         {OP_SNAPSHOT_RESERVE, PFX_ENOSPC,
-         "every snapshot slot is reserved or held by a lease that was offered it; drop, insert or "
-         "release, or start the daemon with more --snapshots"},
+         "every snapshot slot is reserved or held by a lease that was offered it, or "
+         "--max-worker-slots allows this worker no more; drop, insert or release, or start the "
+         "daemon with more --snapshots"},
         {OP_FETCH, PFX_ENOSPC,
          "there is no room on the device for what is to be fetched: blocks or snapshot slots are "
          "held; retry after a release"},

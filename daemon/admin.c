@@ -16,6 +16,7 @@ enum { FINDINGS_MAX = 1000 };
 
 /* Rows of one kind, growing. */
 struct rows {
+    const struct peer *to;
     uint8_t *at;
     size_t row_bytes;
     uint32_t n, cap;
@@ -38,11 +39,16 @@ static void *row_add(struct rows *r)
     return memset(r->at + (size_t)r->n++ * r->row_bytes, 0, r->row_bytes);
 }
 
+static bool may_see(const struct rows *r, uid_t of)
+{
+    return peer_is_owner(r->to) || r->to->uid == of;
+}
+
 /* ---- workers ------------------------------------------------------------------------------ */
 
 static void worker_row(struct rows *r, const struct session *s)
 {
-    struct worker_row *row = row_add(r);
+    struct worker_row *row = may_see(r, s->uid) ? row_add(r) : NULL;
     if (!row)
         return;
     row->worker = s->number;
@@ -85,6 +91,8 @@ static void add_workers(struct daemon *d, struct rows *r)
         worker_row(r, list_entry(at, struct session, link));
     list_each (at, after, &d->groups) {
         const struct group *g = list_entry(at, struct group, link);
+        if (!may_see(r, g->uid))
+            continue;
         list_each (dead, next, &g->dead)
             dead_row(r, g, list_entry(dead, struct dead_member, link));
     }
@@ -118,6 +126,8 @@ static void add_leases(struct daemon *d, struct rows *r)
 {
     list_each (at, after, &d->groups) {
         const struct group *g = list_entry(at, struct group, link);
+        if (!may_see(r, g->uid))
+            continue;
         list_each (of_group, next, &g->leases)
             lease_row(d, r, list_entry(of_group, struct lease, of_group));
     }
@@ -177,13 +187,17 @@ static bool reply_send(int fd, const struct admin_reply *reply, int rows_fd)
     return sendmsg(fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof *reply;
 }
 
-bool admin_answer(struct daemon *d, int fd, const struct admin_request *rq)
+bool admin_answer(struct daemon *d, int fd, const struct peer *p, const struct admin_request *rq)
 {
     struct admin_reply reply = {.status = STATUS_EINVAL};
     if (rq->op == 0 || rq->op >= sizeof kinds / sizeof kinds[0] || rq->reserved)
         return reply_send(fd, &reply, -1);
+    if (rq->op == ADMIN_AUDIT && !peer_is_owner(p)) {
+        reply.status = STATUS_EACCESS;
+        return reply_send(fd, &reply, -1);
+    }
 
-    struct rows r = {.row_bytes = kinds[rq->op].row_bytes};
+    struct rows r = {.to = p, .row_bytes = kinds[rq->op].row_bytes};
     struct segment s = {.fd = -1};
     kinds[rq->op].add(d, &r);
     reply = (struct admin_reply){.n_rows = r.n, .row_bytes = (uint32_t)r.row_bytes};

@@ -130,18 +130,55 @@ static void audit_lease(struct audit *a, const struct group *g, const struct lea
             see_page(a, l->pages[i], PAGE_PRIVATE, "a lease's table");
 }
 
+static uint64_t claimed_by(const struct job *j)
+{
+    return j->op == OP_RESERVE ? j->request.reserve.n : 0;
+}
+
+/* By reserves that are not over. */
+static uint64_t claimed_pages(const struct daemon *d)
+{
+    uint64_t n = 0;
+    list_each (at, after, &d->sessions) {
+        const struct session *s = list_entry(at, struct session, link);
+        n += claimed_by(&s->job);
+        list_each (waits, next, &s->waiting)
+            n += claimed_by(&list_entry(waits, struct waiting, link)->job);
+    }
+    return n;
+}
+
+/* Returns what its leases have reserved. */
+static uint64_t audit_group(struct audit *a, const struct group *g)
+{
+    uint64_t leases = 0, pages = 0, slots = 0;
+    list_each (at, after, &g->leases) {
+        const struct lease *l = list_entry(at, struct lease, of_group);
+        audit_lease(a, g, l);
+        leases++;
+        pages += l->n_pages;
+        slots += l->n_slots;
+    }
+    expect(a, "leases of a group", g->n_leases, leases);
+    expect(a, "slots that a group has reserved", g->n_slots, slots);
+    if (pages > g->n_pages)
+        FIND(a, "a group counts %llu reserved pages, walked %llu", (unsigned long long)g->n_pages,
+             (unsigned long long)pages);
+    return pages;
+}
+
 static uint64_t audit_groups(struct audit *a)
 {
-    uint64_t leases = 0, members = 0;
+    uint64_t leases = 0, members = 0, counted = 0, pages = claimed_pages(a->d);
     list_each (at, after, &a->d->groups) {
         const struct group *g = list_entry(at, struct group, link);
         members += g->members;
-        list_each (of_group, next, &g->leases) {
-            audit_lease(a, g, list_entry(of_group, struct lease, of_group));
-            leases++;
-        }
+        leases += g->n_leases;
+        counted += g->n_pages;
+        pages += audit_group(a, g);
     }
     expect(a, "members of all groups", a->d->n_sessions, members);
+    expect(a, "pages that all groups have reserved", counted, pages);
     return leases;
 }
 

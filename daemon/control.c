@@ -7,6 +7,7 @@
 #include "daemon/control.h"
 
 #include "daemon/daemon.h"
+#include "daemon/foreign.h"
 #include "daemon/log.h"
 #include "daemon/same_file.h"
 #include "shm/socket_path.h"
@@ -193,10 +194,14 @@ static int make_listener(const struct daemon *d)
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -errno;
-    /* Everybody may connect; who may attach is decided by SO_PEERCRED (handshake.c). */
-    if (bind(fd, (const struct sockaddr *)&at, sizeof at) || chmod(at.sun_path, 0666) ||
-        listen(fd, SOMAXCONN)) {
-        int rc = -errno;
+    foreign_refuse(fd);
+    /* Everybody may connect; who may attach is decided by SO_PEERCRED (handshake.c). The mode comes
+     * with the name: where others may write, it could mean another file a moment later. */
+    mode_t mask = umask(0111);
+    int rc =
+        bind(fd, (const struct sockaddr *)&at, sizeof at) || listen(fd, SOMAXCONN) ? -errno : 0;
+    (void)umask(mask);
+    if (rc) {
         close(fd);
         return rc;
     }
@@ -218,6 +223,8 @@ void control_deafen(struct daemon *d)
         return;
     (void)unlink(d->options->socket);
     watch_remove(d, d->listen_fd);
+    for (int fd; (fd = accept4(d->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;)
+        foreign_close(&d->foreign, fd); /* who still waits in the queue */
     close(d->listen_fd);
     d->listen_fd = -1;
 }

@@ -1,6 +1,7 @@
 #include "daemon/daemon.h"
 
 #include "daemon/control.h"
+#include "daemon/foreign.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
 #include "daemon/quarantine.h"
@@ -255,6 +256,7 @@ void daemon_stop(struct daemon *d)
     quarantine_stop(d);
     control_close(d);
     daemon_uncarve(d);
+    foreign_stop(&d->foreign);
     close_fd(&d->signal_fd);
     close_fd(&d->epoll_fd);
     close_fd(&d->spare_fd);

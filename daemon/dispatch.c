@@ -142,8 +142,10 @@ enum progress dispatch_continue(struct daemon *d, struct session *s, struct job 
     return finish(&c, operations[rq.op].go_on(&c), cost);
 }
 
-void dispatch_abandon(struct daemon *d, struct job *j)
+void dispatch_abandon(struct daemon *d, struct session *s, struct job *j)
 {
+    if (j->op == OP_RESERVE)
+        s->group->n_pages -= j->request.reserve.n;
     while (j->n_pages)
         pool_give(&d->pool, j->pages[--j->n_pages]);
     free(j->pages);

@@ -30,7 +30,7 @@ enum progress dispatch_continue(struct daemon *d, struct session *s, struct job 
                                 struct wire_completion *out, uint64_t *cost);
 
 /* Give back what an unfinished job has taken (its session ends). */
-void dispatch_abandon(struct daemon *d, struct job *j);
+void dispatch_abandon(struct daemon *d, struct session *s, struct job *j);
 
 /* A slice of what no session's turn does: transfers of snapshots, flushed trees whose worker has
  * gone. True: there was some. */

@@ -1,5 +1,6 @@
 /* What a lease does after its lookup: reserve, truncate, insert, release. */
 #include "daemon/dispatch_private.h"
+#include "daemon/group.h"
 #include "shm/tokens.h"
 
 #include <stdlib.h>
@@ -70,10 +71,13 @@ int op_reserve(struct call *c)
         return STATUS_ECONFLICT; /* fetch or truncate first */
     if (q->n > (uint64_t)d->pool.n_free + index_idle(d->index) + index_busy(d->index))
         return STATUS_ENOSPC;
+    if (!group_may_take_pages(d, c->s->group, q->n))
+        return STATUS_ENOSPC;
     *c->job = (struct job){.op = OP_RESERVE, .request = *c->rq, .left = q->n};
     c->job->pages = malloc(q->n * sizeof(uint32_t));
     if (!c->job->pages)
         return STATUS_ENOSPC;
+    c->s->group->n_pages += q->n; /* the lease's, or given back by dispatch_abandon */
     return go_on_reserve(c);
 }
 
@@ -86,7 +90,7 @@ int take_pages(struct call *c, uint32_t slice)
     if (pages != PAGES_READY) {
         if (pages == PAGES_SOON || (index_idle(d->index) && d->n_flushing))
             return WAITING; /* blocks are being written, or a flush is freeing them */
-        dispatch_abandon(d, c->job);
+        dispatch_abandon(d, c->s, c->job);
         return STATUS_ENOSPC;
     }
     for (uint32_t i = 0; i < slice; i++)
@@ -109,7 +113,7 @@ int go_on_reserve(struct call *c)
     struct lease *l = call_lease(c);
     if (l && !l->final && append_pages(c, l, j))
         return 0;
-    dispatch_abandon(d, c->job);
+    dispatch_abandon(d, c->s, c->job);
     return !l         ? STATUS_ESTALE
            : l->final ? STATUS_ECONFLICT
                       : STATUS_ENOSPC; /* or a mate was faster */

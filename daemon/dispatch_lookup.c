@@ -21,10 +21,13 @@ static void answer_match(struct call *c, const struct lease *l)
     answer_snapshots(c, l);
 }
 
+/* Less than a block, also where all of it has been inserted since the worker walked: a whole block
+ * is a match, and who takes up a state at its end would copy none of it. */
 static void take_tail(struct call *c, struct lease *l, const uint32_t *rest, uint32_t n_rest)
 {
     struct place tail;
-    uint32_t block, tokens;
+    uint32_t block, tokens, most = c->d->layout.block_tokens - 1;
+    n_rest = n_rest < most ? n_rest : most;
     if (!n_rest || !index_tail(c->d->index, l->path.where, rest, n_rest, &tail, &block, &tokens))
         return;
     index_hold(c->d->index, &l->tail, tail);
@@ -279,7 +282,7 @@ static int fetch_blocks(struct call *c, struct lease *l)
             return 0;
         j->fetch = fetch_begin(d->disk, match_place(c, l), j->pages, j->n_pages);
         if (!j->fetch) {
-            dispatch_abandon(d, c->job);
+            dispatch_abandon(d, c->s, c->job);
             return STATUS_ENOSPC;
         }
         j->n_pages = 0; /* they are the fetch's */
@@ -321,7 +324,7 @@ int go_on_fetch(struct call *c)
     struct lease *l = lease_find(c->d, c->s, j->lease);
     int status = 0;
     if (!l) { /* a mate has released it */
-        dispatch_abandon(c->d, c->job);
+        dispatch_abandon(c->d, c->s, c->job);
         return STATUS_ESTALE;
     }
     if (j->n_absent)

@@ -109,6 +109,8 @@ int op_snapshot_reserve(struct call *c)
         return STATUS_ESTALE;
     if (!c->d->snapshots)
         return STATUS_ENOENT;
+    if (!group_may_take_slot(c->d, c->s->group))
+        return STATUS_ENOSPC;
     *c->job = (struct job){.op = OP_SNAPSHOT_RESERVE, .request = *c->rq};
     return go_on_snapshot_reserve(c);
 }
@@ -129,6 +131,8 @@ int go_on_snapshot_reserve(struct call *c)
     case ROOM_YES:
         break;
     }
+    if (!group_may_take_slot(c->d, c->s->group)) /* others of its calls were faster */
+        return STATUS_ENOSPC;
     c->out->number.slot = slot_take(sn);
     lease_slot_add(c->d, l, c->out->number.slot);
     return 0;

@@ -54,6 +54,21 @@ void group_give_slot(struct daemon *d, struct group *g, uint32_t slot)
         slot_give(d->snapshots, slot);
 }
 
+static bool within(uint64_t taken, uint64_t more, uint32_t share, uint32_t members)
+{
+    return share == 0 || taken + more <= (uint64_t)share * members;
+}
+
+bool group_may_take_pages(const struct daemon *d, const struct group *g, uint32_t more)
+{
+    return within(g->n_pages, more, d->options->max_worker_blocks, g->members);
+}
+
+bool group_may_take_slot(const struct daemon *d, const struct group *g)
+{
+    return within(g->n_slots, 1, d->options->max_worker_slots, g->members);
+}
+
 void group_mourn(struct session *s)
 {
     struct dead_member *m = s->obituary;

@@ -28,6 +28,11 @@ void group_leave(struct daemon *d, struct group *g);
 void group_give_page(struct daemon *d, struct group *g, uint32_t page);
 void group_give_slot(struct daemon *d, struct group *g, uint32_t slot);
 
+/* Do the options allow its leases so many more? Each member that is there brings its share; what
+ * the leases of dead members have counts as well. */
+bool group_may_take_pages(const struct daemon *d, const struct group *g, uint32_t more);
+bool group_may_take_slot(const struct daemon *d, const struct group *g);
+
 /* Before leases_session_end of an unclean end: its leases belong to the dead from here on. */
 void group_mourn(struct session *s);
 

@@ -2,6 +2,7 @@
 
 #include "daemon/daemon.h"
 #include "daemon/log.h"
+#include "shm/clock.h"
 #include "shm/status.h"
 
 #include <errno.h>
@@ -12,6 +13,8 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+enum { REFUSALS_LOGGED = 20, REFUSALS_S = 10 };
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77 /* Linux 6.5 */
@@ -51,9 +54,14 @@ static bool any_group_allowed(const struct options *o, int fd)
     return allowed;
 }
 
+bool peer_is_owner(const struct peer *p)
+{
+    return p->uid == 0 || p->uid == geteuid();
+}
+
 bool peer_allowed(const struct options *o, int fd, const struct peer *p)
 {
-    if (p->uid == 0 || p->uid == geteuid())
+    if (peer_is_owner(p))
         return true;
     for (uint32_t i = 0; i < o->n_users; i++)
         if (o->users[i] == p->uid)
@@ -68,14 +76,16 @@ int peer_pidfd(int fd, const struct peer *p)
     if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &n) == 0)
         return pidfd;
     if (p->pid <= 0)
-        return -1;
+        return -ESRCH; /* in another pid namespace, before Linux 6.5 */
     pidfd = (int)syscall(SYS_pidfd_open, p->pid, 0);
+    if (pidfd < 0)
+        return -errno;
     /* The number may belong to another process by now, but only if the peer is gone: then its
      * socket has hung up. */
     struct pollfd hung = {.fd = fd};
-    if (pidfd >= 0 && (poll(&hung, 1, 0) != 0)) {
+    if (poll(&hung, 1, 0) != 0) {
         close(pidfd);
-        return -1;
+        return -ESRCH;
     }
     return pidfd;
 }
@@ -184,12 +194,27 @@ bool welcome_send(int fd, const struct welcome *w, const int *fds, unsigned n_fd
     return sendmsg(fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof *w;
 }
 
-void welcome_refuse(const struct daemon *d, int fd, const struct peer *p, int status,
-                    const char *why)
+static void log_refusal(struct daemon *d, const struct peer *p, const char *why)
+{
+    uint64_t now = clock_ns();
+    if (now - d->refused_ns >= REFUSALS_S * 1000000000ull) {
+        if (d->n_refused > REFUSALS_LOGGED)
+            log_warning("%u more were refused", d->n_refused - REFUSALS_LOGGED);
+        d->refused_ns = now;
+        d->n_refused = 0;
+    }
+    if (d->n_refused++ < REFUSALS_LOGGED)
+        log_warning("refused process %d of user %u: %s", (int)p->pid, p->uid, why);
+    else if (d->n_refused == REFUSALS_LOGGED + 1)
+        log_warning("%d refusals within %d seconds: more are only counted", REFUSALS_LOGGED,
+                    REFUSALS_S);
+}
+
+void welcome_refuse(struct daemon *d, int fd, const struct peer *p, int status, const char *why)
 {
     struct welcome w = {.magic = HELLO_MAGIC, .abi = WIRE_ABI, .status = status, .epoch = d->epoch};
     snprintf(w.why, sizeof w.why, "%s", why);
-    log_warning("refused process %d of user %u: %s", (int)p->pid, p->uid, why);
+    log_refusal(d, p, why);
     (void)welcome_send(fd, &w, NULL, 0);
 }
 

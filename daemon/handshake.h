@@ -19,8 +19,9 @@ struct peer {
 };
 
 bool peer_identify(int fd, struct peer *p);
+bool peer_is_owner(const struct peer *p); /* the daemon's own user, or root */
 bool peer_allowed(const struct options *o, int fd, const struct peer *p);
-/* A pidfd of the process that connected; -1: the kernel gives none, hang-up alone tells. */
+/* A pidfd of the process that connected, or -errno: the kernel gives none, hang-up alone tells. */
 int peer_pidfd(int fd, const struct peer *p);
 
 /* 0, or PFX_E* and a sentence: size, magic, versions, strings. `n` is the packet's true length. */
@@ -32,9 +33,9 @@ int hello_compare(const struct wire_layout *ours, const struct wire_layout *thei
 /* What a welcome says about the daemon; the caller adds its own. */
 struct welcome welcome_of(const struct daemon *d);
 bool welcome_send(int fd, const struct welcome *w, const int *fds, unsigned n_fds);
-/* A refusal, logged. The descriptor stays the caller's. */
-void welcome_refuse(const struct daemon *d, int fd, const struct peer *p, int status,
-                    const char *why);
+/* A refusal, logged, but no more than some in some seconds: everybody may be refused. The
+ * descriptor stays the caller's. */
+void welcome_refuse(struct daemon *d, int fd, const struct peer *p, int status, const char *why);
 
 /* Text of a stranger, fit for a log line and for JSON: what is not printable UTF-8 becomes '?'. */
 void text_clean(char *to, const char *from, size_t n);

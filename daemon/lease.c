@@ -85,6 +85,7 @@ void lease_drop_pages(struct daemon *d, struct lease *l, uint32_t keep)
 {
     while (l->n_pages > keep) {
         uint32_t page = l->pages[--l->n_pages];
+        l->group->n_pages--;
         if (page & LEASE_PUBLISHED)
             continue;
         group_give_page(d, l->group, page);
@@ -109,6 +110,7 @@ void lease_slot_add(struct daemon *d, struct lease *l, uint32_t slot)
         at[l->first_slot].prev = slot;
     l->first_slot = slot;
     l->n_slots++;
+    l->group->n_slots++;
 }
 
 void lease_slot_remove(struct daemon *d, struct lease *l, uint32_t slot)
@@ -122,6 +124,7 @@ void lease_slot_remove(struct daemon *d, struct lease *l, uint32_t slot)
         at[was.next].prev = was.prev;
     at[slot] = (struct lease_slot){0};
     l->n_slots--;
+    l->group->n_slots--;
 }
 
 bool lease_has_slot(const struct daemon *d, const struct lease *l, uint64_t slot)

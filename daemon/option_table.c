@@ -93,6 +93,12 @@ static const struct row rows[] = {
      "workers attached at once", COUNT(max_workers, 1, 65536)},
     {"max-leases", "N", "65536", NULL,
      "leases of one worker", COUNT(max_leases, 1, 1 << 24)},
+    {"max-worker-blocks", "N", NULL, "all of them",
+     "blocks that one worker's leases may have reserved, cached since or not, until they are released "
+     "or truncated", COUNT(max_worker_blocks, 1, BLOCKS_MAX)},
+    {"max-worker-slots", "N", NULL, "all of them",
+     "snapshot slots that one worker's leases may have reserved and not filed yet",
+     COUNT(max_worker_slots, 1, BLOCKS_MAX)},
     {"log-level", "LEVEL", "info", NULL,
      "error, warning, info or debug", OTHER(set_log_level)},
 };

@@ -51,6 +51,7 @@ struct options {
     uint32_t spin_us;
     uint32_t max_workers;
     uint32_t max_leases; /* a worker */
+    uint32_t max_worker_blocks, max_worker_slots; /* 0: as many as there are */
     enum log_level log_level;
 };
 

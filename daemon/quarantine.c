@@ -1,6 +1,7 @@
 #include "daemon/quarantine.h"
 
 #include "daemon/daemon.h"
+#include "daemon/foreign.h"
 #include "daemon/group.h"
 #include "daemon/log.h"
 #include "shm/clock.h"
@@ -13,24 +14,33 @@
 
 enum { FAREWELL_MS = 2000 };
 
-static void forget_fd(struct daemon *d, int *fd)
+static void forget_socket(struct daemon *d, struct session *s)
 {
-    if (*fd < 0)
+    if (s->fd < 0)
         return;
-    watch_remove(d, *fd);
-    close(*fd);
-    *fd = -1;
+    watch_remove(d, s->fd);
+    foreign_close(&d->foreign, s->fd);
+    s->fd = -1;
+}
+
+static void forget_process(struct daemon *d, struct session *s)
+{
+    if (s->pidfd < 0)
+        return;
+    watch_remove(d, s->pidfd);
+    close(s->pidfd);
+    s->pidfd = -1;
 }
 
 /* Nothing of it can write any more. */
 static void release(struct daemon *d, struct session *s)
 {
     struct group *g = s->group;
-    forget_fd(d, &s->fd);
-    forget_fd(d, &s->pidfd);
+    forget_socket(d, s);
+    forget_process(d, s);
     list_remove(&s->link);
     d->n_ghosts--;
-    session_free(s);
+    session_free(d, s);
     if (--g->ghosts)
         return;
     uint32_t n = g->pages.n + g->slots.n;
@@ -48,9 +58,9 @@ static void release(struct daemon *d, struct session *s)
 static void settle(struct daemon *d, struct session *s)
 {
     if (s->hung_up)
-        forget_fd(d, &s->fd);
+        forget_socket(d, s);
     if (s->exited)
-        forget_fd(d, &s->pidfd);
+        forget_process(d, s);
     if (s->hung_up && s->exited)
         release(d, s);
 }
@@ -60,7 +70,7 @@ static void ghost_speaks(struct daemon *d, struct watch *w, uint32_t events)
 {
     struct session *s = list_entry(w, struct session, on_socket);
     char packet;
-    (void)recv(s->fd, &packet, 1, MSG_DONTWAIT);
+    (void)foreign_recv(&d->foreign, s->fd, &packet, 1);
     s->hung_up = events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR);
     settle(d, s);
 }
@@ -72,8 +82,7 @@ static void ghost_exits(struct daemon *d, struct watch *w, uint32_t events)
     settle(d, s);
 }
 
-/* Does it map memory that something else than its CPUs may write? */
-static bool dangerous(const struct daemon *d, const struct session *s)
+bool quarantine_needed(const struct daemon *d, const struct session *s)
 {
     for (uint32_t i = 0; i < d->layout.n_devices; i++)
         if (s->maps >> i & 1 && device_is_cuda(d->devices[i]))
@@ -83,7 +92,7 @@ static bool dangerous(const struct daemon *d, const struct session *s)
 
 bool quarantine_begin(struct daemon *d, struct session *s)
 {
-    if (s->pidfd < 0 || !dangerous(d, s))
+    if (!quarantine_needed(d, s))
         return false;
     struct pollfd now[2] = {{.fd = s->fd, .events = POLLRDHUP}, {.fd = s->pidfd, .events = POLLIN}};
     (void)poll(now, 2, 0);
@@ -103,7 +112,7 @@ bool quarantine_begin(struct daemon *d, struct session *s)
     s->on_socket.ready = ghost_speaks;
     s->on_exit.ready = ghost_exits;
     if (s->hung_up)
-        forget_fd(d, &s->fd);
+        forget_socket(d, s);
     return true;
 }
 
@@ -113,7 +122,7 @@ bool quarantine_begin(struct daemon *d, struct session *s)
 static struct session *importer(const struct daemon *d, const struct list *sessions)
 {
     list_each (at, after, sessions)
-        if (dangerous(d, list_entry(at, struct session, link)))
+        if (quarantine_needed(d, list_entry(at, struct session, link)))
             return list_entry(at, struct session, link);
     return NULL;
 }
@@ -123,7 +132,7 @@ static void tell(const struct daemon *d)
 {
     list_each (at, after, &d->sessions) {
         const struct session *s = list_entry(at, struct session, link);
-        if (dangerous(d, s))
+        if (quarantine_needed(d, s))
             (void)shutdown(s->fd, SHUT_WR);
     }
 }

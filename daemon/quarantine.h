@@ -23,6 +23,9 @@
 
 #include "daemon/session.h"
 
+/* Does it map memory that something else than its CPUs may write? Then it has a pidfd. */
+bool quarantine_needed(const struct daemon *d, const struct session *s);
+
 /* At the beginning of an unclean end. True: the session becomes a ghost: its descriptors and
  * itself are ours, it is out of daemon.sessions. */
 bool quarantine_begin(struct daemon *d, struct session *s);

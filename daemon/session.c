@@ -1,6 +1,7 @@
 #include "daemon/session.h"
 
 #include "daemon/daemon.h"
+#include "daemon/foreign.h"
 #include "daemon/group.h"
 #include "daemon/handshake.h"
 #include "daemon/log.h"
@@ -24,16 +25,23 @@ enum {
     PACKETS_OF_THE_DEAD = 4096, /* more than a socket's buffer holds */
 };
 
+/* Of who maps GPUs: that their pages are quiet only an exit tells (quarantine.h). */
+static const char UNSEEN[] =
+    "the daemon cannot see this process end, and a GPU may write on after it has: let both share a "
+    "pid namespace (docker: --pid=host or --pid=container:NAME), or run Linux 6.5 or newer; a "
+    "worker "
+    "that maps no GPU (PFX_MAP_NONE) may attach";
+
 /* ---- the control socket --------------------------------------------------------------- */
 
 /* Is there a BYE among the next `limit` packets? They are taken; wake-ups mean nothing more, and
- * BYE counts even if the worker has gone since. Descriptors that come along are closed by the
- * kernel, as recv has no room for them. Nothing received is no hang-up: a packet may be empty. */
-static bool said_bye(const struct session *s, int limit)
+ * BYE counts even if the worker has gone since. Nothing received is no hang-up: a packet may be
+ * empty. */
+static bool said_bye(struct daemon *d, const struct session *s, int limit)
 {
     for (int i = 0; i < limit; i++) {
         char packet = 0;
-        if (recv(s->fd, &packet, 1, MSG_DONTWAIT) <= 0)
+        if (foreign_recv(&d->foreign, s->fd, &packet, 1) <= 0)
             break;
         if (packet == BYE)
             return true;
@@ -45,7 +53,7 @@ static void socket_ready(struct daemon *d, struct watch *w, uint32_t events)
 {
     struct session *s = list_entry(w, struct session, on_socket);
     bool over = events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR);
-    if (said_bye(s, over ? PACKETS_OF_THE_DEAD : PACKETS_A_LOOK)) {
+    if (said_bye(d, s, over ? PACKETS_OF_THE_DEAD : PACKETS_A_LOOK)) {
         session_end(d, s, true, "it said goodbye");
         return;
     }
@@ -57,7 +65,7 @@ static void socket_ready(struct daemon *d, struct watch *w, uint32_t events)
 static void exit_ready(struct daemon *d, struct watch *w, uint32_t events)
 {
     struct session *s = list_entry(w, struct session, on_exit);
-    bool clean = said_bye(s, PACKETS_OF_THE_DEAD);
+    bool clean = said_bye(d, s, PACKETS_OF_THE_DEAD);
     s->exited = true;
     session_end(d, s, clean, clean ? "it said goodbye" : "its process is dead");
 }
@@ -109,14 +117,14 @@ static int make_channel(const struct daemon *d, struct session *s, uint32_t ring
     return 0;
 }
 
-void session_free(struct session *s)
+void session_free(struct daemon *d, struct session *s)
 {
     segment_free(&s->request_region);
     segment_free(&s->completion_region);
     if (s->pidfd >= 0)
         close(s->pidfd);
     if (s->fd >= 0)
-        close(s->fd);
+        foreign_close(&d->foreign, s->fd);
     free(s->obituary);
     free(s->opened);
     free(s);
@@ -155,6 +163,9 @@ static struct session *session_new(struct daemon *d, int fd, const struct peer *
     s->arena_bytes = h->arena_bytes;
     text_clean(s->name, h->name, sizeof s->name);
     s->pidfd = peer_pidfd(fd, p);
+    *rc = s->pidfd == -EMFILE ? -EMFILE : -ESRCH;
+    if (s->pidfd < 0 && quarantine_needed(d, s))
+        goto fail;
 
     s->obituary = calloc(1, sizeof *s->obituary);
     *rc = s->obituary ? make_channel(d, s, h->ring_entries) : -ENOMEM;
@@ -174,7 +185,7 @@ static struct session *session_new(struct daemon *d, int fd, const struct peer *
     return s;
 fail:
     s->fd = -1; /* the caller still has something to say on it */
-    session_free(s);
+    session_free(d, s);
     return NULL;
 }
 
@@ -256,7 +267,10 @@ void session_attach(struct daemon *d, int fd, const struct hello *hello)
         do
             s = session_new(d, fd, &peer, &h, &rc);
         while (!s && rc == -EMFILE && visitors_give_way(d));
-        if (!s) {
+        if (!s && rc == -ESRCH) {
+            snprintf(why, sizeof why, "%s", UNSEEN);
+            status = STATUS_EACCESS;
+        } else if (!s) {
             snprintf(why, sizeof why, "the daemon has no room for another worker: %s%s",
                      strerror(-rc), descriptors_remedy(-rc));
             status = STATUS_ENOSPC;
@@ -264,7 +278,7 @@ void session_attach(struct daemon *d, int fd, const struct hello *hello)
     }
     if (status) {
         welcome_refuse(d, fd, &peer, status, why);
-        close(fd);
+        foreign_close(&d->foreign, fd);
         return;
     }
     daemon_publish(d);
@@ -282,10 +296,10 @@ void session_attach(struct daemon *d, int fd, const struct hello *hello)
 
 static void jobs_abandon(struct daemon *d, struct session *s)
 {
-    dispatch_abandon(d, &s->job);
+    dispatch_abandon(d, s, &s->job);
     list_each (at, after, &s->waiting) {
         struct waiting *w = list_entry(at, struct waiting, link);
-        dispatch_abandon(d, &w->job);
+        dispatch_abandon(d, s, &w->job);
         free(w);
     }
 }
@@ -317,7 +331,7 @@ void session_end(struct daemon *d, struct session *s, bool clean, const char *wh
     watch_remove(d, s->fd);
     if (s->pidfd >= 0)
         watch_remove(d, s->pidfd);
-    session_free(s);
+    session_free(d, s);
 }
 
 /* ---- turns -------------------------------------------------------------------------------- */

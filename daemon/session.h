@@ -28,6 +28,8 @@ struct group {
     struct list leases;   /* struct lease.of_group */
     struct list dead;     /* struct dead_member: members whose leases stay (group.c) */
     uint64_t n_leases;    /* all of them, those of the dead included */
+    uint64_t n_pages;     /* reserved by them, published or not, or about to be: jobs */
+    uint64_t n_slots;     /* reserved by them and not filed */
     uint32_t members;     /* attached sessions */
     uint32_t ghosts;      /* of it, in quarantine; then what it gives back is confined */
     struct list confined; /* daemon.confined */
@@ -76,7 +78,7 @@ struct session {
     struct dead_member *obituary; /* for its group, if it dies */
     struct list leases;           /* struct lease.of_session: those that this one opened */
     uint32_t n_leases;
-    int fd, pidfd;        /* pidfd -1: the kernel gave none, hang-up alone */
+    int fd, pidfd;        /* pidfd < 0: the kernel gave none, hang-up alone */
     bool hung_up, exited; /* what was seen of its end */
     uint64_t maps;        /* hello.maps */
     pid_t pid;
@@ -109,7 +111,7 @@ struct session {
 void session_attach(struct daemon *d, int fd, const struct hello *hello);
 
 /* The last of it: regions, descriptors. */
-void session_free(struct session *s);
+void session_free(struct daemon *d, struct session *s);
 
 /* End it. clean: the worker said BYE, so its own leases go at once even if its group lives on. */
 void session_end(struct daemon *d, struct session *s, bool clean, const char *why);

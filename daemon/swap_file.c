@@ -158,6 +158,9 @@ bool file_open(struct swap *sw, struct swap_store *s, struct swap_file *f, const
         sw->facts.foreign++;
         return true;
     }
+    if (st.st_mode & 077 && fchmod(f->fd, 0600))
+        log_warning("--swap: %s is open to other users, and stays so: %s", f->name,
+                    strerror(errno));
     if (!error && (*found == FOUND_OTHER || *found == FOUND_DAMAGED))
         log_info("%s: %s; emptied", f->name,
                  *found == FOUND_OTHER ? "of another layout or model, or too large for SIZE"

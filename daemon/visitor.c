@@ -2,6 +2,7 @@
 
 #include "daemon/admin.h"
 #include "daemon/daemon.h"
+#include "daemon/foreign.h"
 #include "daemon/handshake.h"
 #include "daemon/log.h"
 #include "shm/status.h"
@@ -37,7 +38,7 @@ static int visitor_drop(struct daemon *d, struct visitor *v)
 
 static void visitor_close(struct daemon *d, struct visitor *v)
 {
-    close(visitor_drop(d, v));
+    foreign_close(&d->foreign, visitor_drop(d, v));
 }
 
 static void refuse(struct daemon *d, struct visitor *v, int status, const char *why)
@@ -65,8 +66,6 @@ static void meet(struct daemon *d, struct visitor *v, const struct hello *h, siz
     }
 }
 
-/* Plain recv: descriptors that come along have nowhere to go, so the kernel closes them. With
- * MSG_TRUNC the true length of the packet is returned. */
 static void visitor_ready(struct daemon *d, struct watch *w, uint32_t events)
 {
     struct visitor *v = list_entry(w, struct visitor, watch);
@@ -75,14 +74,14 @@ static void visitor_ready(struct daemon *d, struct watch *w, uint32_t events)
         struct admin_request request;
     } in;
     memset(&in, 0, sizeof in);
-    ssize_t n = recv(v->fd, &in, sizeof in, MSG_DONTWAIT | MSG_TRUNC);
+    ssize_t n = foreign_recv(&d->foreign, v->fd, &in, sizeof in);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n <= 0)
         visitor_close(d, v);
     else if (!v->admin)
         meet(d, v, &in.hello, (size_t)n);
-    else if ((size_t)n != sizeof in.request || !admin_answer(d, v->fd, &in.request))
+    else if ((size_t)n != sizeof in.request || !admin_answer(d, v->fd, &v->peer, &in.request))
         visitor_close(d, v);
 }
 
@@ -134,7 +133,7 @@ static void admit(struct daemon *d, int fd)
     return;
 fail:
     free(v);
-    close(fd);
+    foreign_close(&d->foreign, fd);
 }
 
 /* Without a free descriptor the caller would stay in the queue and wake us for ever: who has said
@@ -148,7 +147,7 @@ static void turn_away(struct daemon *d)
         close(d->spare_fd);
     int fd = accept4(d->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0)
-        close(fd);
+        foreign_close(&d->foreign, fd);
     d->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 

@@ -7,6 +7,7 @@
  * stays sparse: it may be meant to be larger than what will ever be used.
  */
 #include "kernels/device_private.h"
+#include "kernels/host_guard.h"
 #include "shm/segment.h"
 
 #include <errno.h>
@@ -168,8 +169,10 @@ static int create_segment(struct host_device *dev, uint64_t bytes, bool huge, st
     if (huge) {
         int rc = segment_create_with(&dev->segment, SEGMENT_POOL, SEGMENT_SHARED, bytes,
                                      MFD_HUGETLB | MFD_HUGE_2MB);
-        if (rc == 0)
+        if (rc == 0) {
+            host_guard_add(dev->segment.base, bytes, HUGE_PAGE);
             return 0;
+        }
         text_add(note, "huge pages could not be had (%s; raise vm.nr_hugepages), plain pages serve",
                  strerror(-rc));
     }
@@ -182,6 +185,7 @@ static int create_segment(struct host_device *dev, uint64_t bytes, bool huge, st
 static bool end(struct device *device, bool in_use)
 {
     struct host_device *dev = (struct host_device *)device;
+    host_guard_remove(dev->segment.base);
     segment_free(&dev->segment);
     free(dev);
     return true;

@@ -534,8 +534,8 @@ uint32_t index_tail_tokens(const struct index_view *v, struct place where, const
                            uint32_t n_rest)
 {
     uint32_t bt = v->params.block_tokens;
-    if (n_rest > bt)
-        n_rest = bt;
+    if (n_rest >= bt)
+        n_rest = bt - 1; /* all of it has come since the walk: as in a lookup, no tail is a block */
     for (int tries = 0; tries < RETRIES; tries++) {
         struct seen s;
         if (!seen_read(v, where.node, &s)) {

@@ -1,27 +1,101 @@
-#!/bin/sh
-# coverage.sh TESTS: every test that COVERAGE.md names is there, and every scenario of ours is named in it.
+#!/bin/bash
+# coverage.sh TESTS [TESTLOG]: what COVERAGE.md, in the directory TESTS, says is there.
+#
+#   - each `name` in its tables is that of one test, or of a file; no row is empty
+#   - each START_TEST is added to a case of its file; one that is named after a scenario, an operation
+#     or a rule is in a table
+#   - with the testlog.txt of a whole `meson test`: each of them ran there, and passed
 set -u
 cd "$1" || exit 1
-bad=0
-there=$(grep -rhoE 'START_TEST\([a-z0-9_]+\)' --include='*.c' . | sed 's/START_TEST(//; s/)//' | sort -u)
-named=$(grep '^|' COVERAGE.md | grep -oE '`[a-z][a-z0-9_]+`' | tr -d '`' | grep '_' | sort -u)
-for name in $named; do
-    case $name in
-    # operations, not tests
-    is_active | peek_matched_tokens | release_matched | n_blocks) continue ;;
-    insert_with_snapshot | insert_intermediate_snapshot | insert_tail_snapshot) continue ;;
-    insert_tail_sibling_snapshot | evict_snapshot_lru | evict_snapshot_to_tier) continue ;;
-    promote_snapshot | forget_snapshot_tier_key | snapshot_count) continue ;;
-    esac
-    if ! echo "$there" | grep -qx "$name"; then
-        echo "COVERAGE.md names $name, which is no test"
-        bad=1
-    fi
-done
-for name in $(echo "$there" | grep -E '^(b[0-9]|e[0-9]|op_|rule_|litmus_)'); do
-    if ! echo "$named" | grep -qx "$name"; then
-        echo "$name is not in COVERAGE.md"
-        bad=1
-    fi
-done
-exit $bad
+log=${2:-}
+room=$(mktemp -d) || exit 1
+trap 'rm -rf "$room"' EXIT
+
+# NAME FILE: of each test; then of each word that is given to tcase_add_test and its like.
+grep -roE 'START_TEST\([A-Za-z0-9_]+\)' --include='*.c' . |
+    sed -E 's/^(.*):START_TEST\((.*)\)$/\2 \1/' | sort >"$room/tests"
+cut -d' ' -f2 "$room/tests" | sort -u | while read -r file; do
+    tr '\n' ' ' <"$file" | grep -oE 'tcase_add_[a-z_]*test[a-z_]*\([^;]*' | grep -oE '[A-Za-z0-9_]+' |
+        sed "s|\$| $file|"
+done | sort -u >"$room/added"
+
+# ROW WORD, for each `word` of a table. The first cell says what the row is about: of it files only.
+# A third word is that of the program without which the row may be left out.
+awk '/^\|/ {
+        sub(/ *\| *$/, "")
+        n = split(substr($0, 2), cell, / *\| */)
+        row = cell[1]
+        gsub(/[ `]/, "", row)
+        without = match($0, /where there is an [a-z]+/) ? substr($0, RSTART + 18, RLENGTH - 18) : ""
+        if (cell[n] ~ /^ *$/)
+            print row, "-"
+        for (i = 1; i <= n; i++)
+            for (; match(cell[i], /`[^`]+`/); cell[i] = substr(cell[i], RSTART + RLENGTH)) {
+                word = substr(cell[i], RSTART + 1, RLENGTH - 2)
+                if (i > 1 || word ~ /\//)
+                    print row, word, without
+            }
+    }' COVERAGE.md >"$room/words"
+
+# NAME HOW, of what ran: of a test, and of each file of a command without path and ending.
+[ -z "$log" ] || awk '
+    /^result:/ { how = $0 ~ / exit status 0$/ ? "passed" : $0 ~ / 77$/ ? "was skipped" : "failed" }
+    /^command:/ {
+        for (i = 2; i <= NF; i++)
+            if ($i ~ /\// && $i !~ /=/) {
+                sub(/.*\//, "", $i)
+                sub(/\.[a-z]*$/, "", $i)
+                print $i, how
+            }
+    }
+    /^[^ ]+:[0-9]+:[PFE]:/ {
+        split($0, part, ":")
+        print part[5], part[3] == "P" ? "passed" : "failed"
+    }
+    /^SKIPPED / {
+        sub(/:.*/, "", $2)
+        print $2, "was skipped"
+    }' "$log" | sort -u >"$room/ran"
+
+{
+    comm -23 "$room/tests" "$room/added" |
+        sed -E 's/^(.*) (.*)$/\2: no case has the test \1/'
+    awk -v whole="$log" -v tests="$room/tests" -v ran="$room/ran" '
+        function ends(name) { # as its program or script is called: what of it runs by itself
+            return name ~ /^[a-z]+\/.*\.(pml|sh|cu)$/ && name !~ /^tools\// || name ~ /(fuzz|chaos)\/.*\.c$/
+        }
+        BEGIN {
+            while ((getline line <tests) > 0) {
+                split(line, part, " ")
+                file[part[1]] = file[part[1]] " " part[2]
+                n[part[1]]++
+            }
+            while (whole && (getline line <ran) > 0)
+                if (match(line, / .*/) && how[substr(line, 1, RSTART - 1)] !~ /failed|skipped/)
+                    how[substr(line, 1, RSTART - 1)] = substr(line, RSTART + 1)
+        }
+        {
+            row = "COVERAGE.md, row " $1 ": "
+            word = $2
+            known[word] = 1
+            if (word == "-")
+                print row "it names no test, and does not say why"
+            else if (word ~ /[\/.]/) {
+                if (system("test -f " word " || test -f ../" word))
+                    print row "there is no file " word
+            } else if (n[word] != 1)
+                print row (n[word] ? "several tests are called " word ":" file[word] : "there is no test " word)
+            name = word
+            sub(/.*\//, "", name)
+            sub(/\.[a-z]*$/, "", name)
+            if (whole && (word ~ /^[a-z0-9_]+$/ || ends(word)) && how[name] != "passed" && !($3 && !how[$3] && !how[name]))
+                print row word " " (how[name] ? how[name] : "was not run")
+        }
+        END {
+            for (name in file)
+                if (name ~ /^([be][0-9]|op_|rule_|litmus_)/ && !(name in known))
+                    print substr(file[name], 2) ": the test " name " is not in COVERAGE.md"
+        }' "$room/words"
+} | sort -u >"$room/bad"
+cat "$room/bad"
+[ ! -s "$room/bad" ]

@@ -67,6 +67,21 @@ void host_small(struct host *h, unsigned n_blocks, unsigned block_tokens);
 /* A new directory for files alone, which goes when the test's process ends. */
 void temp_dir(char dir[64]);
 
+/* This process, and all that it starts, may mount what nobody else sees: root may, and others in a
+ * user namespace of their own, where that is allowed. */
+bool mounts_of_our_own(void);
+/* An empty file system of this size (as mount(8) says it) at dir; false: it is not allowed here. */
+bool own_file_system(const char *dir, const char *size);
+
+/* The rest of a test cannot be done here, which coverage.sh does not take for a test that passed.
+ */
+#define SKIP_TEST(why)                                                                             \
+    do {                                                                                           \
+        test_skipped(__func__, why);                                                               \
+        return;                                                                                    \
+    } while (0)
+void test_skipped(const char *function, const char *why);
+
 /* $PREFIXD_TEST_DISK: tests whose daemons have a lower tier are run once more with it on disk. */
 bool on_disk(void);
 

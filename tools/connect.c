@@ -191,16 +191,30 @@ static int view_index(struct daemon_index *di)
     return EXIT_GOOD;
 }
 
-static int map_index(struct daemon_index *di, int fd)
+/* All of a region of the daemon's. One that is not sealed could end while it is read: whatever
+ * listens there is no prefixd. */
+static int map_sealed(int fd, struct segment *s, pid_t pid)
 {
     struct stat st;
-    if (fstat(fd, &st) != 0 || st.st_size <= 0)
-        return tool_fail(EXIT_DAEMON, "the index of daemon %d has no size.", di->pid);
-    di->bytes = (size_t)st.st_size;
-    di->base = mmap(NULL, di->bytes, PROT_READ, MAP_SHARED, fd, 0);
-    if (di->base == MAP_FAILED)
-        return tool_fail(EXIT_DAEMON, "cannot map the index of daemon %d: %s.", di->pid,
-                         strerror(errno));
+    int rc = fd < 0 || fstat(fd, &st)
+                 ? -EINVAL
+                 : segment_map(s, fd, SEGMENT_DAEMON, (uint64_t)st.st_size, false);
+    if (rc == 0)
+        return EXIT_GOOD;
+    return tool_fail(EXIT_DAEMON, "what process %d shares cannot be mapped: %s.", pid,
+                     rc == -EPERM    ? "it is not sealed, so this is no prefixd"
+                     : rc == -EINVAL ? "it has no size"
+                                     : strerror(-rc));
+}
+
+static int map_index(struct daemon_index *di, int fd)
+{
+    struct segment s;
+    int code = map_sealed(fd, &s, di->pid);
+    if (code != EXIT_GOOD)
+        return code;
+    di->base = s.base;
+    di->bytes = s.bytes;
     return view_index(di);
 }
 
@@ -339,25 +353,28 @@ static int say_hello(const struct tool *t, int socket, pid_t pid)
     return EXIT_GOOD;
 }
 
-static int map_rows(const struct admin_reply *reply, int fd, size_t row_bytes,
+static int map_rows(const struct admin_reply *reply, int fd, pid_t pid, size_t row_bytes,
                     struct admin_rows *rows)
 {
+    if (reply->status == PFX_EACCESS)
+        return tool_fail(EXIT_DAEMON, "the daemon refused: that is for its own user and root; run "
+                                      "as one of them.");
     if (reply->status != 0)
         return tool_fail(EXIT_DAEMON, "the daemon refused: %s.", pfx_strerror(reply->status));
     rows->n = reply->n_rows;
     if (rows->n == 0)
         return EXIT_GOOD;
-    struct stat st;
-    rows->bytes = (size_t)rows->n * row_bytes;
-    if (fd < 0 || reply->row_bytes != row_bytes || fstat(fd, &st) != 0 ||
-        (size_t)st.st_size < rows->bytes)
-        return tool_fail(EXIT_DAEMON, "the daemon's answer has another shape; install matching "
-                                      "versions of prefixd and prefixctl.");
-    void *base = mmap(NULL, rows->bytes, PROT_READ, MAP_SHARED, fd, 0);
-    if (base == MAP_FAILED)
-        return tool_fail(EXIT_DAEMON, "cannot map the daemon's answer: %s.", strerror(errno));
-    rows->row = base;
-    return EXIT_GOOD;
+    struct segment s;
+    int code = map_sealed(fd, &s, pid);
+    if (code != EXIT_GOOD)
+        return code;
+    rows->row = s.base;
+    rows->bytes = s.bytes;
+    if (reply->row_bytes == row_bytes && rows->bytes / row_bytes >= rows->n)
+        return EXIT_GOOD;
+    admin_free(rows);
+    return tool_fail(EXIT_DAEMON, "the daemon's answer has another shape; install matching "
+                                  "versions of prefixd and prefixctl.");
 }
 
 int admin_ask(const struct tool *t, uint32_t op, size_t row_bytes, int timeout_ms,
@@ -376,7 +393,7 @@ int admin_ask(const struct tool *t, uint32_t op, size_t row_bytes, int timeout_m
             receive(socket, pid, &reply, sizeof reply, timeout_ms, &fd) != sizeof reply)
             code = fail_answer(t, pid, timeout_ms);
         else
-            code = map_rows(&reply, fd, row_bytes, rows);
+            code = map_rows(&reply, fd, pid, row_bytes, rows);
     }
     if (fd >= 0)
         close(fd);

@@ -11,6 +11,10 @@ cd "$(dirname "$0")/.."
 . tools/packages.sh
 
 case "${1:-}" in
+-h | --help)
+    sed -n '2,8s/^# \{0,1\}//p' "$0"
+    exit 0
+    ;;
 '' | *[!0-9]*)
     sed -n '2,8s/^# \{0,1\}//p' "$0" >&2
     exit 2
@@ -38,9 +42,11 @@ echo "Building (clang, in build/fuzz) ..."
 ninja --quiet -C "$build" "${targets[@]/#/tests/fuzz/fuzz_}" "${targets[@]/#/tests/fuzz/libfuzzer_}" |
     { grep -v '^ninja: no work to do' || true; }
 
+export LLVM_PROFILE_FILE=/dev/null # but where lines are counted: else it is in the current directory
 export UBSAN_OPTIONS=halt_on_error=1:abort_on_error=1:print_stacktrace=1
 mkdir -p "$build/failed" "$build/profiles"
 rm -f "$build"/profiles/*
+touch "$build/began"
 status=0
 objects=()
 
@@ -60,9 +66,10 @@ for target in "${targets[@]}"; do
     kept=tests/fuzz/corpus/$target
     [ -d "$kept" ] || kept=
     # shellcheck disable=SC2086
-    LLVM_PROFILE_FILE=/dev/null "$program" -max_len=4096 -max_total_time="$seconds" -timeout=60 \
+    "$program" -max_len=4096 -max_total_time="$seconds" -timeout=60 \
         -print_final_stats=1 -artifact_prefix="$build/failed/$target-" "$corpus" $kept \
         >"$build/$target.log" 2>&1 || status=1
+    grep -m 1 -E 'Failed:|Assertion|runtime error:|ERROR: [a-zA-Z]*Sanitizer|ERROR: libFuzzer' "$build/$target.log" || true
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$build/$target.log")
     echo "$target: ${runs:-?} executions, $(find "$corpus" -type f | wc -l) inputs kept, log $build/$target.log"
     # shellcheck disable=SC2086
@@ -72,7 +79,7 @@ for target in "${targets[@]}"; do
     [ -f "$build/profiles/$target" ] && echo "    core: $(core_lines "$build/profiles/$target")"
 done
 [ ${#targets[@]} = 1 ] || echo "together: $(core_lines "$build"/profiles/*)"
-failed=$(find "$build/failed" -type f | wc -l)
-echo "$failed inputs failed"
-find "$build/failed" -type f
-[ "$status" = 0 ] && [ "$failed" = 0 ]
+failed=$(find "$build/failed" -type f -newer "$build/began")
+echo "$(echo -n "$failed" | grep -c '') inputs failed"
+[ -z "$failed" ] || echo "$failed"
+[ "$status" = 0 ] && [ -z "$failed" ]

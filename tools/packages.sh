@@ -35,7 +35,8 @@ need_build_packages() {
         libnuma-dev libxxhash-dev libjansson-dev libinih-dev libmd-dev liburing-dev "$@"
 }
 
-# Not even "ninja: no work to do.", which --quiet leaves.
+# Not even "ninja: no work to do.", which --quiet leaves; nor what meson says when it comes again.
 build_in() {
+    said=$(ninja --quiet -C "$1" build.ninja 2>&1) || { echo "$said" && return 1; }
     ninja --quiet -C "$1" | { grep -v '^ninja: no work to do' || true; }
 }

@@ -67,6 +67,8 @@ static const struct option_row options[] = {
     DAEMON("spin-us", "N", "spin before sleeping"),
     DAEMON("max-workers", "N", "workers attached at once"),
     DAEMON("max-leases", "N", "leases of one worker"),
+    DAEMON("max-worker-blocks", "N", "blocks that one worker has reserved"),
+    DAEMON("max-worker-slots", "N", "slots that one worker has reserved"),
     DAEMON("model", "TEXT", "identity of the model"),
     {"restart-at", "FRACTION", OPTION_TEXT, &opt.restart, 0,
      "kill the private daemon (SIGKILL) after so much of the requests, more\n"

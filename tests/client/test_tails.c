@@ -1,5 +1,6 @@
 /* Tails: which candidate is offered, how long, and that it is held; with extras; with limits. */
 #include "tests/client/fixture.h"
+#include "tests/raw.h"
 
 #include <string.h>
 
@@ -133,6 +134,40 @@ START_TEST(tail_within_max_match)
         ck_assert_uint_eq(l.match.tail_block, PFX_NO_BLOCK);
         drop(&w, &l);
     }
+    scene_close(&h, &w);
+}
+END_TEST
+
+/* Inserted after the worker's walk, and before its lookup: what is a whole block by now is offered
+ * as a tail of one token less. A worker that restores a state at the end of a whole one would copy
+ * none of it (depth % block_tokens is 0), and go on without its keys and values. */
+START_TEST(tail_is_less_than_a_block)
+{
+    struct host h;
+    struct worker w;
+    struct raw r;
+    scene_open(&h, &w);
+    cache(&w, "aaaaaaaa");
+    raw_open(&r, &h, "late");
+    struct seq s = seq("aaaaaaaabbbbbbbb");
+    const struct index_query query = {.tokens = s.at, .n_tokens = s.n};
+    struct index_found found = {0};
+    ck_assert(index_walk(&r.view, 0, &query, 2, &found));
+    ck_assert_uint_eq(found.where.depth, 1);
+    cache(&w, "aaaaaaaabbbbbbbb");
+    for (uint32_t rest = 7; rest <= 8; rest++) {
+        memcpy(r.arena, s.at + 8, rest * sizeof s.at[0]);
+        struct request rq = {
+            .op = OP_LOOKUP,
+            .lookup = {.where = found.where, .n_tokens = 16, .rest = (uint16_t)rest}};
+        struct wire_completion c = raw_call(&r, rq);
+        ck_assert_int_eq(c.status, 0);
+        ck_assert_uint_eq(c.lookup.where.depth, 1);
+        ck_assert_uint_eq(c.lookup.tail_tokens, 7);
+    }
+    ck_assert_uint_eq(index_tail_tokens(&r.view, found.where, s.at + 8, 8), 7); /* a peek's */
+    raw_close(&r);
+    EVENTUALLY(5000, counters(&w).workers == 1);
     scene_close(&h, &w);
 }
 END_TEST
@@ -296,6 +331,7 @@ Suite *test_suite(void)
     tcase_add_test(t, best_candidate);
     tcase_add_test(t, equal_tails_lowest_id);
     tcase_add_test(t, tail_within_max_match);
+    tcase_add_test(t, tail_is_less_than_a_block);
     tcase_add_test(t, tail_alone_is_a_miss);
     tcase_add_test(t, tail_is_held);
     tcase_add_test(t, tail_ends_before_an_extra);

@@ -7,11 +7,20 @@
  */
 #include "tests/cuda/gpu.h"
 
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* Linux 6.5 */
+#endif
 
 enum { SOON_MS = 2000 * SLOW };
 
@@ -311,6 +320,43 @@ START_TEST(two_ghosts_of_a_group)
 }
 END_TEST
 
+/* As it is before Linux 6.5 for processes of another pid namespace: they have no number here, and
+ * no pidfd. */
+static void nobody_is_seen(void)
+{
+    struct sock_filter lines[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_pidfd_open, 3, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_getsockopt, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SO_PEERPIDFD, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ESRCH),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof lines / sizeof lines[0], lines};
+    ck_assert_int_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    ck_assert_int_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+/* Nobody would know when its pages are quiet: it is refused, and told what to do; who maps no GPU
+ * is served. */
+START_TEST(who_cannot_be_seen_to_end_maps_no_gpu)
+{
+    struct host h;
+    pfx *c;
+    nobody_is_seen();
+    gpu_host(&h, "cuda", gpu_exports[_i]);
+    struct pfx_options o = worker_options(&h);
+    ck_assert_int_eq(pfx_open(&o, &c), PFX_EACCESS);
+    ck_assert_msg(strstr(pfx_why(NULL), "--pid=host") && strstr(pfx_why(NULL), "6.5"), "%s",
+                  pfx_why(NULL));
+    c = gpu_open(&h, PFX_MAP_NONE);
+    audit_clean(&h);
+    pfx_close(c);
+    host_stop(&h);
+}
+END_TEST
+
 /* A process that reconnects without end and never says goodbye: it is bounded like workers are. */
 START_TEST(ghosts_are_counted)
 {
@@ -364,6 +410,7 @@ Suite *test_suite(void)
     tcase_add_test(t, a_mate_gives_back_what_the_dying_one_writes);
     tcase_add_test(t, the_name_is_free_at_once);
     tcase_add_loop_test(t, two_ghosts_of_a_group, 0, 2);
+    tcase_add_loop_test(t, who_cannot_be_seen_to_end_maps_no_gpu, 0, EXPORTS);
     tcase_add_test(t, ghosts_are_counted);
     tcase_add_test(t, who_gave_up_waiting_leaves_nothing);
     suite_add_tcase(s, t);

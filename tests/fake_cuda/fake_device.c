@@ -433,9 +433,8 @@ __attribute__((destructor)) static void look_back(void)
     if (fake.pid != getpid() || strcmp(fake_environment("FAKE_CUDA_LEAKS", "0"), "0") == 0)
         return;
     struct fake_facts f = fake_cuda_facts();
-    /* a context may stay with memory that others have open, and is all that may */
-    bool contexts = f.contexts && !f.mappings;
-    if (!fake_memory_left() && !contexts && !f.streams && !f.events && !f.pinned && !f.modules)
+    /* contexts end with the process, as those of most programs do */
+    if (!fake_memory_left() && !f.streams && !f.events && !f.pinned && !f.modules)
         return;
     fprintf(
         stderr,

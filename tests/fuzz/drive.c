@@ -5,7 +5,7 @@
  *      fuzz_NAME FILE...             these inputs
  *      fuzz_NAME --write DIR         writes the seeds there
  *      fuzz_NAME --bounded DIR...    every seed, every file of these directories, then mutations of
- *                                    all of them for $FUZZ_SECONDS (10), with $PFX_SEED
+ *                                    all of them for $FUZZ_SECONDS (60), with $PFX_SEED
  *
  * Whoever fails, or takes TRY_SECONDS for one input, leaves its input in the file crash-NAME.
  */
@@ -161,7 +161,7 @@ static int bounded(int n_dirs, char **dir)
 {
     static uint8_t bytes[FUZZ_INPUT];
     const char *given = getenv("FUZZ_SECONDS");
-    uint64_t ms = (given ? strtoull(given, NULL, 10) : 10) * 1000, start = real_ms(), tries = 0;
+    uint64_t ms = (given ? strtoull(given, NULL, 10) : 60) * 1000, start = real_ms(), tries = 0;
     struct rng r = rng_seeded(fuzz_name);
     keep_seeds();
     for (int i = 0; i < n_dirs; i++)

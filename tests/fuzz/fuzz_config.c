@@ -41,6 +41,8 @@ static bool is_small(const struct options *o)
         (uint64_t)o->max_leases * o->max_workers > 1 << 18 ||
         !geometry_plan(o, &o->layout, &g, why, sizeof why))
         return false;
+    if (o->max_worker_blocks && o->max_worker_blocks < 2 * HONEST_BLOCKS)
+        return false; /* the honest one has no room */
     return g.pool_bytes * g.layout.n_devices <= 1 << 22 && g.n_blocks >= 2 * HONEST_BLOCKS &&
            g.n_blocks <= 1 << 16;
 }

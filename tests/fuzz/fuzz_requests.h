@@ -16,7 +16,7 @@ struct shape {
     uint8_t groups; /* bit 0: the guests are of one group; 1, 2: they say goodbye at the end */
     uint8_t ring;
     uint8_t options;  /* bit 0: --index none; 1: --swap-write insert; 2: --swap-admit 2; 3: alpha */
-    uint8_t scribble; /* % 8 is 1: a second thread changes what is read */
+    uint8_t scribble; /* % 8: 1, a second thread changes what is read; 2, each read does */
     uint8_t reserved[21];
 };
 static_assert(sizeof(struct shape) == 32, "splices of inputs keep their units");
@@ -101,8 +101,10 @@ void scene_open(struct scene *s);  /* its disk */
 void scene_start(struct scene *s); /* its daemon */
 void scene_stop(struct scene *s);
 void scene_close(struct scene *s);
-/* Between the two a second thread changes this guest's region, if the shape wants it. */
+
+/* scribble.c */
+/* Between the two this guest's region changes while the daemon reads it, if the shape wants it. */
 void scribble_begin(struct scene *s, struct guest *g);
-void scribble_end(struct scene *s);
+void scribble_end(struct scene *s, struct guest *g);
 
 #endif

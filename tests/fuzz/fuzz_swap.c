@@ -3,7 +3,8 @@
  * lengths. A good pair of files is made once; the input says what is spoiled, and whether its
  * checksum is made to fit afterwards. Then a daemon starts over them and is asked for all of it.
  *
- *      one byte: which good files; one: is it started twice | struct patch, struct patch, ...
+ *      one byte: which good files; one: is it started twice; one: is nothing forged | struct patch,
+ * ...
  *
  * Files whose checksums were forged may say anything: then bytes are not compared, but the daemon
  * still lives, is clean, and serves. Where nothing was forged, no byte may be wrong.
@@ -158,6 +159,49 @@ static uint32_t piece(struct raw *w, uint32_t sequence, uint32_t first, uint32_t
     return 2;
 }
 
+/* Bytes of a block or state that ends at token `end` of a sequence. */
+static uint8_t byte_of(uint32_t sequence, uint32_t end, size_t i)
+{
+    return (uint8_t)(token(sequence, end - 1) * 29 + end * 7 + i * 3);
+}
+
+static uint8_t *block_at(struct raw *w, uint32_t block)
+{
+    REQUIRE_MSG(block >= 1 && block <= w->welcome.n_blocks, "block %u is none", block);
+    return (uint8_t *)w->pool.base + block * w->welcome.block_stride;
+}
+
+static uint8_t *slot_at(struct raw *w, uint32_t slot)
+{
+    REQUIRE_MSG(slot >= 1 && slot <= w->welcome.n_slots, "slot %u is none", slot);
+    return (uint8_t *)w->pool.base +
+           pool_slots_offset(w->welcome.n_blocks, w->welcome.block_stride) +
+           slot * w->welcome.slot_stride;
+}
+
+static void bytes_write(uint8_t *to, size_t n, uint32_t sequence, uint32_t end)
+{
+    for (size_t i = 0; i < n; i++)
+        to[i] = byte_of(sequence, end, i);
+}
+
+static void bytes_check(const uint8_t *at, size_t n, uint32_t sequence, uint32_t end)
+{
+    for (size_t i = 0; i < n; i++)
+        REQUIRE_MSG(at[i] == byte_of(sequence, end, i), "sequence %u: wrong bytes before token %u",
+                    sequence, end);
+}
+
+/* Block ids of the lease's first n positions, in the arena. */
+static const uint32_t *table_of(struct house *h, struct raw *w, uint64_t lease, uint32_t n)
+{
+    struct request rq = {.op = OP_TABLE, .lease = lease, .table = {.count = n}};
+    struct wire_completion c = guest_call(h, w, rq, PATIENCE);
+    REQUIRE_EQ(c.status, 0);
+    REQUIRE_EQ(c.table.n, n);
+    return (const uint32_t *)(const void *)w->answers;
+}
+
 static struct wire_completion look(struct house *h, struct raw *w, uint32_t sequence, uint32_t n)
 {
     struct request rq = {.op = OP_LOOKUP_SLOW, .flags = RF_LAST | RF_FETCH};
@@ -187,15 +231,19 @@ static void compute(struct house *h, struct raw *w, uint32_t sequence, uint32_t 
     c = guest_call(h, w, (struct request){.op = OP_RESERVE, .lease = lease, .reserve = {.n = left}},
                    PATIENCE);
     REQUIRE_EQ(c.status, 0);
+    struct place where = c.table.where;
+    const uint32_t *table = table_of(h, w, lease, depth + left);
+    for (uint32_t i = depth; i < depth + left; i++)
+        bytes_write(block_at(w, table[i]), HOUSE_BLOCK, sequence, (i + 1) * BT);
     struct request put = {.op = OP_INSERT, .lease = lease, .flags = RF_LAST};
-    put.insert = (struct request_insert){.where = c.table.where,
-                                         .piece = n - depth * BT,
-                                         .n_extras = piece(w, sequence, depth * BT, n)};
+    put.insert = (struct request_insert){
+        .where = where, .piece = n - depth * BT, .n_extras = piece(w, sequence, depth * BT, n)};
     c = guest_call(h, w, put, IN_TIME);
     REQUIRE_EQ(c.status, 0);
     if (h->d.snapshots) {
         c = guest_call(h, w, (struct request){.op = OP_SNAPSHOT_RESERVE, .lease = lease}, PATIENCE);
         REQUIRE_EQ(c.status, 0);
+        bytes_write(slot_at(w, c.number.slot), HOUSE_STATE, sequence, n);
         struct request save = {.op = OP_SNAPSHOT_INSERT, .lease = lease};
         save.number = (struct request_number){.n = c.number.slot, .depth = n, .kind = sequence % 3};
         REQUIRE_EQ(guest_call(h, w, save, IN_TIME).status, 0);
@@ -203,14 +251,28 @@ static void compute(struct house *h, struct raw *w, uint32_t sequence, uint32_t 
     REQUIRE_EQ(number(h, w, OP_RELEASE, lease, 0), 0);
 }
 
+/* What a lookup has brought back. */
+static void check(struct house *h, struct raw *w, uint32_t sequence,
+                  const struct wire_completion *c)
+{
+    const uint32_t *table = table_of(h, w, c->lease, c->lookup.where.depth);
+    for (uint32_t i = 0; i < c->lookup.where.depth; i++)
+        if (table[i] != NO_PAGE)
+            bytes_check(block_at(w, table[i]), HOUSE_BLOCK, sequence, (i + 1) * BT);
+    if (c->lookup.slot != NO_SLOT)
+        bytes_check(slot_at(w, c->lookup.slot), HOUSE_STATE, sequence, c->lookup.snapshot_depth);
+}
+
 /* Everything that it once computed, whatever is left of it; then room is made. */
-static void ask_for_all(struct house *h)
+static void ask_for_all(struct house *h, bool forged)
 {
     struct raw w;
     REQUIRE(guest_open(h, &w, "asks", "", 0, false));
     for (uint32_t sequence = 0; sequence < 4; sequence++) {
         struct wire_completion c = look(h, &w, sequence, 22);
         REQUIRE(c.lookup.where.depth <= 5);
+        if (!forged)
+            check(h, &w, sequence, &c);
         REQUIRE_EQ(number(h, &w, OP_RELEASE, c.lease, 0), 0);
         house_audit(h);
     }
@@ -365,7 +427,7 @@ static void live(unsigned shape, bool forged)
     REQUIRE(swap_generation(h.d.disk->swap) - 1 < UINT64_MAX / 2);
     honest_open(&h, &x);
     house_audit(&h);
-    ask_for_all(&h);
+    ask_for_all(&h, forged);
     honest_work(&h, &x);
     honest_close(&h, &x);
     house_stop(&h);
@@ -393,6 +455,10 @@ void fuzz_one(const uint8_t *bytes, size_t n)
     for (unsigned i = 0; at + sizeof p <= n && i < PATCHES_MOST; i++, at += sizeof p) {
         memcpy(&p, bytes + at, sizeof p);
         int k = now[1].bytes ? p.file & 1 : 0;
+        if (bytes[2] & 1) {
+            p.seal = 0;
+            p.on = p.on % ON_KINDS == ON_LENGTH ? ON_PAYLOAD : p.on;
+        }
         forged |= spoil(&now[k], &good[shape].file[k], &p);
     }
     for (int k = 0; k < SWAP_STORES; k++)
@@ -476,6 +542,7 @@ size_t fuzz_seed(unsigned i, uint8_t *to)
         return last_generation(i - RANDOM, to);
     to[0] = (uint8_t)i;
     to[1] = (uint8_t)(i % 5);
+    to[2] = (uint8_t)(i / 3 % 2);
     for (unsigned k = 0; k < i / 2; k++, n += sizeof(struct patch))
         make_patch(to + n, &r);
     return n;

@@ -29,6 +29,38 @@ static uint64_t clock_ns = 1000000000, hash_mask = UINT64_MAX;
 static struct rng random_numbers;
 static bool real_time;
 
+/* Every lease that was ever opened by the daemon that runs. */
+static struct {
+    uint64_t *id;
+    size_t n, room;
+} opened;
+
+struct lease *__real_lease_open(struct daemon *d, struct session *s, uint32_t space,
+                                uint64_t session, uint32_t tag);
+struct lease *__wrap_lease_open(struct daemon *d, struct session *s, uint32_t space,
+                                uint64_t session, uint32_t tag);
+struct lease *__wrap_lease_open(struct daemon *d, struct session *s, uint32_t space,
+                                uint64_t session, uint32_t tag)
+{
+    struct lease *l = __real_lease_open(d, s, space, session, tag);
+    if (l && opened.n == opened.room) {
+        opened.room = 2 * opened.room + 64;
+        opened.id = reallocarray(opened.id, opened.room, sizeof *opened.id);
+        REQUIRE(opened.id);
+    }
+    if (l)
+        opened.id[opened.n++] = l->id;
+    return l;
+}
+
+bool house_lease(uint64_t id)
+{
+    for (size_t i = opened.n; i-- > 0;)
+        if (opened.id[i] == id)
+            return true;
+    return false;
+}
+
 int __real_clock_gettime(clockid_t id, struct timespec *t);
 int __wrap_clock_gettime(clockid_t id, struct timespec *t);
 __attribute__((visibility("default"))) int __wrap_clock_gettime(clockid_t id, struct timespec *t)
@@ -110,6 +142,7 @@ bool house_start_with(struct house *h)
     sigaddset(&both, SIGINT);
     sigaddset(&both, SIGTERM);
     random_numbers.state = 1;
+    opened.n = 0;
     snprintf(h->host.socket, sizeof h->host.socket, "%s/socket", house_init());
     strcpy(h->options.socket, h->host.socket);
     int rc = daemon_start(&h->d, &h->options);
@@ -153,6 +186,16 @@ static void serve_events(struct house *h)
     REQUIRE_MSG(n < EVENTS, "a descriptor stays ready for ever");
 }
 
+/* Nobody's ring is thought to have more in it than it can. */
+static void rings_are_possible(const struct house *h)
+{
+    list_each (at, after, &h->d.sessions) {
+        const struct session *s = list_entry(at, struct session, link);
+        REQUIRE(s->requests.peer_tail - s->requests.head <= s->requests.size);
+        REQUIRE(s->completions.tail - s->completions.peer_head <= s->completions.size);
+    }
+}
+
 void house_round(struct house *h)
 {
     uint64_t start = cpu_ns(), work = h->d.work;
@@ -164,6 +207,7 @@ void house_round(struct house *h)
         daemon_publish(&h->d);
     list_each (at, after, &h->d.sessions)
         session_turn(&h->d, list_entry(at, struct session, link));
+    rings_are_possible(h);
     REQUIRE_MSG(h->d.work - work < WORK_MOST, "a round did work for %d tokens",
                 (int)(h->d.work - work));
     uint64_t ms = (cpu_ns() - start) / 1000000;

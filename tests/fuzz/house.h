@@ -8,6 +8,8 @@
  *      honest         has three blocks cached in a space of its own, and holds them; from time to
  *                     time it looks: bytes must be right, and the answer is there within two rounds
  *
+ * After each round no ring may hold more than it can.
+ *
  * Time is the house's own (--wrap=clock_gettime), random numbers are always the same
  * (--wrap=getrandom), and the hash of the index can be made worse (--wrap=geometry_plan): so an
  * input means the same each time it is tried.
@@ -41,6 +43,7 @@ bool house_start(struct house *h, const char *const *options);
 bool house_start_with(struct house *h); /* h->options are read already */
 void house_stop(struct house *h);
 void house_hash(uint64_t mask); /* of the next index */
+bool house_lease(uint64_t id);  /* was one of this number ever opened? */
 void house_wait(uint64_t ns);   /* time goes by */
 void house_real_time(void);     /* ... as it does elsewhere: with a real disk */
 

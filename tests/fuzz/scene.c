@@ -1,10 +1,7 @@
-/* The daemon, the disk and the scribbler of fuzz_requests.c; its seeds. */
+/* The daemon and the disk of fuzz_requests.c; its seeds. */
 #include "tests/fuzz/fuzz_requests.h"
 #include "tests/model/trial_swap.h"
 
-#include <pthread.h>
-#include <sched.h>
-#include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -111,74 +108,6 @@ void scene_close(struct scene *s)
 {
     if (s->disk)
         trial_disk_free(s->disk);
-}
-
-/* ---- a second thread -------------------------------------------------------------------- */
-
-enum { SCRIBBLES = 10 /* an input */ };
-
-static struct {
-    sem_t go, over;
-    uint32_t running, stop;
-    struct guest *guest;
-    bool made;
-} scribbler;
-
-/* The record that was posted last, the arena's beginning; rarely the indexes. */
-static void scribble(struct guest *g, struct rng *r)
-{
-    uint8_t *base = g->w.request.base;
-    uint32_t dice = rng_below(r, 64);
-    uint32_t last = (g->w.out.tail - 1) & (g->w.out.size - 1);
-    uint32_t *word = (uint32_t *)(void *)g->w.arena + rng_below(r, 512);
-    if (dice < 24)
-        word = (uint32_t *)(void *)(base + CHANNEL_RING + last * RING_RECORD) + rng_below(r, 16);
-    if (dice == 63)
-        word = (uint32_t *)(void *)(base + CHANNEL_WORDS) + rng_below(r, 48);
-    __atomic_fetch_xor(word, 1u << rng_below(r, dice & 1 ? 32 : 4), __ATOMIC_RELAXED);
-}
-
-static void *scribble_on(void *arg)
-{
-    struct rng r = {1};
-    (void)arg;
-    for (;;) {
-        while (sem_wait(&scribbler.go))
-            continue;
-        __atomic_store_n(&scribbler.running, 1, __ATOMIC_RELEASE);
-        while (!__atomic_load_n(&scribbler.stop, __ATOMIC_ACQUIRE))
-            scribble(scribbler.guest, &r);
-        sem_post(&scribbler.over);
-    }
-    return NULL;
-}
-
-void scribble_begin(struct scene *s, struct guest *g)
-{
-    pthread_t thread;
-    if (s->shape.scribble % 8 != 1 || !g->open || s->steps % 4 || s->scribbles++ >= SCRIBBLES)
-        return; /* where processors are few, each costs some milliseconds */
-    if (!scribbler.made) {
-        REQUIRE(sem_init(&scribbler.go, 0, 0) == 0 && sem_init(&scribbler.over, 0, 0) == 0);
-        REQUIRE(pthread_create(&thread, NULL, scribble_on, NULL) == 0);
-        scribbler.made = true;
-    }
-    scribbler.guest = g;
-    scribbler.stop = scribbler.running = 0;
-    sem_post(&scribbler.go);
-    while (!__atomic_load_n(&scribbler.running, __ATOMIC_ACQUIRE))
-        sched_yield();
-    g->lies = true;
-}
-
-void scribble_end(struct scene *s)
-{
-    if (!scribbler.running)
-        return;
-    __atomic_store_n(&scribbler.stop, 1, __ATOMIC_RELEASE);
-    while (sem_wait(&scribbler.over))
-        continue;
-    scribbler.running = 0;
 }
 
 /* ---- steps that get somewhere ------------------------------------------------------------- */
@@ -303,7 +232,9 @@ size_t fuzz_seed(unsigned i, uint8_t *to)
                       .groups = (uint8_t)rng_next(&r),
                       .ring = (uint8_t)(i / 3),
                       .options = (uint8_t)(i == 13 ? 1 : i & 14),
-                      .scribble = i % 8 == 3};
+                      .scribble = (uint8_t)(i % 4 == 1   ? 2
+                                            : i % 8 == 3 ? 1 + i
+                                                         : 0)};
     size_t n = sizeof x;
     if (i >= SEEDS)
         return 0;

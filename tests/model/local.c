@@ -144,7 +144,7 @@ void local_detach(void *self, int conn, bool clean)
 {
     struct local *x = self;
     struct session *s = x->session[conn];
-    dispatch_abandon(&x->d, &s->job);
+    dispatch_abandon(&x->d, s, &s->job);
     if (!clean)
         group_mourn(s);
     leases_session_end(&x->d, s, clean);

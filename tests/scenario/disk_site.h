@@ -50,10 +50,6 @@ void site_file_garbage(const struct site *s, unsigned path, uint64_t at, uint64_
 void io_stop(struct site *s); /* there are free slots on disk by then */
 void io_go(struct site *s);
 
-/* This process, and all that it starts, may mount what nobody else sees: root may, and others in a
- * user namespace of their own, where that is allowed. */
-bool mounts_of_our_own(void);
-
 /* ---- calls ---- */
 
 /* A lookup of any residency. */

@@ -4,9 +4,7 @@
 
 #include "daemon/disk.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,20 +16,6 @@
 enum { SLOT = 4096 };
 
 /* ---- full ---------------------------------------------------------------------------------- */
-
-/* The first swap directory is a file system of that size, for this test and its daemons alone. */
-static bool mount_small(struct site *s, const char *size)
-{
-    char data[32];
-    snprintf(data, sizeof data, "size=%s", size);
-    if (!mounts_of_our_own() || mount("tmpfs", s->dir[0], "tmpfs", 0, data)) {
-        fprintf(stderr,
-                "no file system of our own may be mounted here (%s); see b35_limit_on_files\n",
-                strerror(errno));
-        return false;
-    }
-    return true;
-}
 
 /* Another process's file: it grows as far as it can, at most to n bytes. */
 static void filler(struct site *s, size_t n)
@@ -108,8 +92,8 @@ START_TEST(b35_file_system_full_before_the_budget)
 {
     struct site s;
     site_init(&s, "4M");
-    if (!mount_small(&s, "1M"))
-        return; /* b35_limit_on_files says the same without a mount */
+    if (!own_file_system(s.dir[0], "1M"))
+        SKIP_TEST("no file system may be mounted; b35_limit_on_files says nearly the same");
     filler(&s, 600 * 1024);
     site_start_scanning(&s);
     EVENTUALLY(DISK_WAIT_MS, host_logged(&s.h, "slots for now"));
@@ -144,8 +128,8 @@ START_TEST(b35_no_room_at_all)
 {
     struct site s;
     site_init(&s, "4M");
-    if (!mount_small(&s, "1M"))
-        return;
+    if (!own_file_system(s.dir[0], "1M"))
+        SKIP_TEST("no file system may be mounted; b35_limit_on_files says nearly the same");
     filler(&s, 2 << 20);
     site_start_scanning(&s);
     EVENTUALLY(DISK_WAIT_MS, counters(&s.w).disk_scan_done);

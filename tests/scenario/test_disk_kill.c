@@ -274,6 +274,8 @@ static void fill_up(struct run *r, bool damaged)
     for (uint32_t i = 0; i < 2 * slots + 64; i++) {
         struct seq q = {.n = BT, .at = {1u << 20, i, i, i}};
         cache_seq(&s->w, &q, 0);
+        if (i % 16 != 15) /* all_written looks on for a while */
+            continue;
         all_written(s);
         uint64_t used = counters(&s->w).disk_used;
         most = used > most ? used : most;

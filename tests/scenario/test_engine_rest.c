@@ -1,11 +1,14 @@
 /* Engine faults beyond the tree (test_engine_tree.c) that concern this part: reserving, scheduling,
  * lifecycle, identity. What belongs to snapshots and the disk tier is named in COVERAGE.md. */
+#include "tests/refuse.h"
 #include "tests/worker.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* E64: exhaustion evicts the cache before it fails anybody; a failure leaves the table in step. */
@@ -90,6 +93,20 @@ START_TEST(e99_two_daemons_share_no_names)
     worker_close(&wb);
     host_stop(&a);
     host_stop(&b);
+}
+END_TEST
+
+/* Epoch, file ids and seeds are random numbers; without these there is no daemon. */
+START_TEST(e99_no_random_numbers_no_daemon)
+{
+    char dir[64], socket[80], said[2048];
+    temp_dir(dir);
+    snprintf(socket, sizeof socket, "%s/s", dir);
+    const char *words[] = {"--socket", socket, "--blocks", "8", NULL};
+    refuse_call(__NR_getrandom, ENOSYS);
+    ck_assert_int_eq(program_run(prefixd_path(), words, said, sizeof said), 1);
+    ck_assert_msg(strstr(said, "random numbers") != NULL, "%s", said);
+    ck_assert_int_ne(access(socket, F_OK), 0);
 }
 END_TEST
 
@@ -236,6 +253,7 @@ Suite *test_suite(void)
     tcase_add_test(t, e64_exhaustion_evicts_then_fails_cleanly);
     tcase_add_test(t, e75_starts_and_stops_leave_nothing);
     tcase_add_test(t, e99_two_daemons_share_no_names);
+    tcase_add_test(t, e99_no_random_numbers_no_daemon);
     tcase_add_test(t, e112_one_reserve_reclaims_whole_chains);
     tcase_add_test(t, e114_a_batch_fails_one_by_one);
     tcase_add_test(t, e118_null_cache_leaks_nothing);

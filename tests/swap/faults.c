@@ -505,6 +505,10 @@ int __wrap_copier_begin(struct copier *c, unsigned buffer, enum copier_way way,
     int rc = copy_fails(way, true) ? -EIO : __real_copier_begin(c, buffer, way, parts, n);
     if (!rc) {
         *moving_of(NULL, 0) = (struct moving){c, buffer, 0, copy_fails(way, false)};
+        faults.copies.in_a_row = faults.copies.way == way ? faults.copies.in_a_row + 1 : 1;
+        faults.copies.way = way;
+        if (faults.copies.in_a_row > faults.copies.longest)
+            faults.copies.longest = faults.copies.in_a_row;
         faults.copies.begun++;
         faults.copies.under_way++;
         if (faults.copies.under_way > faults.copies.most)

@@ -68,6 +68,8 @@ struct copies {
     unsigned begun, failed;
     unsigned asked; /* how often for one that was not over */
     unsigned under_way, most;
+    enum copier_way way;        /* of the last one */
+    unsigned in_a_row, longest; /* this way, without one of the other */
 };
 struct copies faults_copies(void); /* since faults_clear */
 

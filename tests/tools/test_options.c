@@ -143,6 +143,8 @@ static const struct bad {
     {"--max-workers", {"--max-workers", "0"}},
     {"--max-leases", {"--max-leases", "0"}},
     {"--max-leases", {"--max-leases", "4294967296"}},
+    {"--max-worker-blocks", {"--max-worker-blocks", "0"}},
+    {"--max-worker-slots", {"--max-worker-slots", "-1"}},
     {"--log-level", {"--log-level", "loud"}},
     {"--allow-user", {"--allow-user", "nobody-of-that-name"}},
     {"--allow-user", {"--allow-user", "4294967295"}},
@@ -259,7 +261,7 @@ START_TEST(options_from_file)
     place_make();
     write_file("; all of them\n[prefixd]\nblocks = 77\nblock-tokens=8\n  block-bytes =  4K \n"
                "devices = 2\nmodel = some model, 8 bit\nspin-us = 5\nmax-workers = 9\n"
-               "max-leases = 3\npolicy = lru\nindex = radix\nalpha = 0.5\nlog-level = debug\n"
+               "max-leases = 3\nmax-worker-blocks = 77\nmax-worker-slots = 3\npolicy = lru\nindex = radix\nalpha = 0.5\nlog-level = debug\n"
                "numa = any\nhuge-pages = no\ndevice = host\nallow-user = 0\nallow-group = 0\n"
                "snapshots = 3\nsnapshot-bytes = 1000\n");
     HOST_START(&h, "--block-tokens", "32", "--config", at.file, "--devices=1");
@@ -395,6 +397,8 @@ START_TEST(options_say_what_they_are)
         "--spin-us",
         "--max-workers",
         "--max-leases",
+        "--max-worker-blocks",
+        "--max-worker-slots",
         "--model",
         "--numa",
         "--huge-pages",

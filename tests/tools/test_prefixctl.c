@@ -492,7 +492,8 @@ START_TEST(ctl_stopped_daemon)
     char command[600];
     snprintf(command, sizeof command,
              "for c in workers leases audit 'evict 1' flush replay; do { '%s' $c; [ $? = 3 ] || "
-             "echo \"$c: not 3\"; } & done; wait", prefixctl_path());
+             "echo \"$c: not 3\"; } & done; wait",
+             prefixctl_path());
     setenv("PREFIXD_SOCKET", s.host.socket, 1);
     RUN(&s.s, "/bin/sh", "-c", command);
     ck_assert_str_eq(s.s.out, "");
@@ -511,8 +512,8 @@ END_TEST
 /* Output that is lost is a failure, whatever it was. */
 START_TEST(ctl_output_lost)
 {
-    static const char *const lines[] = {"--help", "-h", "--version", "status --help", "status",
-                                        "tree", "workers --json", "audit"};
+    static const char *const lines[] = {"--help", "-h",   "--version",      "status --help",
+                                        "status", "tree", "workers --json", "audit"};
     struct scene s;
     char command[512];
     scene_begin(&s);
@@ -535,7 +536,7 @@ START_TEST(ctl_status_for_another_user)
     struct host h;
     struct said s;
     if (geteuid() != 0)
-        return;
+        SKIP_TEST("other users can be tried by root alone");
     HOST_START(&h, "--blocks", "16", "--allow-user", "12345");
     ck_assert_int_eq(chmod(h.dir, 0755), 0);
     run_as(SOMEBODY, &s, prefixctl_path(),
@@ -564,7 +565,7 @@ START_TEST(ctl_names_every_path)
     unsetenv("PREFIXD_SOCKET");
     setenv("XDG_RUNTIME_DIR", NOBODY, 1);
     if (access("/run/prefixd/prefixd.sock", F_OK) == 0)
-        return; /* somebody uses this machine */
+        SKIP_TEST("there is a daemon at the default socket");
     RUN(&s, prefixctl_path(), "status");
     refused(&s, 3, NOBODY "/prefixd.sock");
     refused(&s, 3, "/run/prefixd/prefixd.sock");

@@ -305,6 +305,44 @@ START_TEST(swap_file_of_somebody_else)
 }
 END_TEST
 
+/* One that was there with another mode, of a backup perhaps, and new ones, whatever the umask. */
+START_TEST(swap_files_are_for_one_user)
+{
+    struct host h;
+    struct stat st;
+    site_make();
+    mode_t was = umask(0);
+    close(open(at.file[0], O_CREAT | O_WRONLY | O_CLOEXEC, 0666));
+    HOST_START(&h, SMALL, "--swap", at.swap[0], "--swap", at.swap[1]);
+    umask(was);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(stat(at.file[i], &st), 0);
+        ck_assert_int_gt(st.st_size, 0);
+        ck_assert_uint_eq(st.st_mode & 07777, 0600);
+    }
+    host_stop(&h);
+    site_remove();
+}
+END_TEST
+
+START_TEST(swap_file_is_no_link)
+{
+    struct said s;
+    struct stat st;
+    site_make();
+    char precious[96];
+    snprintf(precious, sizeof precious, "%s/precious", at.dir[1]);
+    close(open(precious, O_CREAT | O_WRONLY | O_CLOEXEC, 0666));
+    ck_assert_int_eq(symlink(precious, at.file[0]), 0);
+    PREFIXD(&s, "--socket", at.socket, SMALL, "--swap", at.swap[0]);
+    refused(&s, 2, "is a symbolic link");
+    ck_assert_int_eq(stat(precious, &st), 0);
+    ck_assert_int_eq(st.st_size, 0);
+    unlink(precious);
+    site_remove();
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("swap_options");
@@ -316,6 +354,8 @@ Suite *test_suite(void)
     tcase_add_test(t, swap_options_of_a_waiting_daemon);
     tcase_add_test(t, swap_directory_of_somebody_else);
     tcase_add_test(t, swap_directory_given_twice);
+    tcase_add_test(t, swap_files_are_for_one_user);
+    tcase_add_test(t, swap_file_is_no_link);
     tcase_add_test(t, swap_file_of_another_daemon);
     tcase_add_test(t, swap_file_given_twice);
     tcase_add_test(t, swap_file_of_somebody_else);
