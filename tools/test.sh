@@ -42,15 +42,20 @@ line() {
     printf '%-10s %8s %8s %8s %8s\n' "$@"
 }
 
-# NAME COMMAND...: something besides meson's tests, which passes or fails as a whole.
+# NAME COMMAND...: something besides meson's tests, which passes, fails or is skipped (77) as a whole.
 also() {
-    local name=$1 start=$SECONDS well=1
+    local name=$1 start=$SECONDS ends=0 row
     shift
     progress "$name ..."
-    "$@" >"$said" 2>&1 || well=0
-    passed=$((passed + well)) failed=$((failed + 1 - well))
-    line "$name" "$well" $((1 - well)) 0 $((SECONDS - start))
-    [ "$well" = 1 ] || cat "$said"
+    "$@" >"$said" 2>&1 || ends=$?
+    case $ends in
+    0) row=(1 0 0) ;;
+    77) row=(0 0 1) ;;
+    *) row=(0 1 0) ;;
+    esac
+    passed=$((passed + row[0])) failed=$((failed + row[1]))
+    line "$name" "${row[@]}" $((SECONDS - start))
+    [ "$ends" = 0 ] || cat "$said"
 }
 
 declare -A tests=() left=() ok=() bad=() skipped=() ms=()
