@@ -1,8 +1,8 @@
 #!/bin/bash
 # test.sh [SUITE...]: build with the address and undefined-behaviour sanitizers and run every test, or
 # those of some suites: unit litmus model models scenario death client tools hybrid swap cuda matrix
-# security fuzz chaos. After all of them other builds (tools/matrix.sh --short), and coverage: did each test
-# run that tests/COVERAGE.md names?
+# security fuzz chaos. After all of them other builds (tools/matrix.sh --short), and coverage: did each
+# test run that tests/COVERAGE.md names?
 #
 # Prints a line a suite when it is through (seconds: of its tests, added up), all that a test said that
 # failed, and last the count. TEST_TIMEOUT_MULTIPLIER (3) stretches the tests' time limits.
@@ -42,15 +42,20 @@ line() {
     printf '%-10s %8s %8s %8s %8s\n' "$@"
 }
 
-# NAME COMMAND...: something besides meson's tests, which passes or fails as a whole.
+# NAME COMMAND...: something besides meson's tests, which passes, fails or is skipped (77) as a whole.
 also() {
-    local name=$1 start=$SECONDS well=1
+    local name=$1 start=$SECONDS ends=0 row
     shift
     progress "$name ..."
-    "$@" >"$said" 2>&1 || well=0
-    passed=$((passed + well)) failed=$((failed + 1 - well))
-    line "$name" "$well" $((1 - well)) 0 $((SECONDS - start))
-    [ "$well" = 1 ] || cat "$said"
+    "$@" >"$said" 2>&1 || ends=$?
+    case $ends in
+    0) row=(1 0 0) ;;
+    77) row=(0 0 1) ;;
+    *) row=(0 1 0) ;;
+    esac
+    passed=$((passed + row[0])) failed=$((failed + row[1]))
+    line "$name" "${row[@]}" $((SECONDS - start))
+    [ "$ends" = 0 ] || cat "$said"
 }
 
 declare -A tests=() left=() ok=() bad=() skipped=() ms=()
@@ -115,7 +120,9 @@ if [ $# != 0 ]; then
     run "$@"
 else
     run "${!tests[@]}"
-    also builds tools/matrix.sh --short
+    for build_line in clang tsan release; do
+        also "$build_line" tools/matrix.sh --short "$build_line"
+    done
     also coverage tests/coverage.sh tests "$build/meson-logs/testlog.txt"
 fi
 echo "$((SECONDS / 60)) min $((SECONDS % 60)) s"

@@ -119,6 +119,13 @@ START_TEST(b29_attached_after_the_prefix_was_written)
 }
 END_TEST
 
+/* How long a disk takes for gigabytes is no question of the test. */
+static void worker_patient(struct site *s)
+{
+    worker_close(&s->w);
+    worker_open_timeout(&s->w, &s->h, 60000 * SLOW);
+}
+
 /* More bytes than 32 bits count, and than the kernel moves by one call. */
 START_TEST(b45_states_of_3_gib_on_disk)
 {
@@ -131,8 +138,10 @@ START_TEST(b45_states_of_3_gib_on_disk)
     EVENTUALLY(60000 * SLOW,
                states_file_bytes(&s) >= swap_file_bytes(3ull << 30, 1, state_body_room(4), 1));
     sleep_us(100000); /* until that has been seen */
+    worker_patient(&s);
     keep_on_disk(&s, "aaaabbbb", 7, PFX_EXACT, 0);
     site_again(&s);
+    worker_patient(&s);
     comes_back(&s, "aaaabbbbx", 0, 7);
     site_deinit(&s);
 }
