@@ -2,6 +2,7 @@
  * The disk tier of a pool on GPUs, by a daemon: blocks so large that each is a copy of the
  * engine's, so that the driver can fail those of one way alone.
  */
+#include "kernels/block_copy_image.h"
 #include "kernels/copier.h"
 #include "tests/scenario/disk_site.h"
 #include "tests/states.h"
@@ -104,6 +105,7 @@ START_TEST(drivers_that_lack_something)
         {"FAKE_CUDA_FAIL", "cuMemHostRegister:1+:2", "the buffers are not pinned"},
         {"FAKE_CUDA_FAIL", "cuModuleLoadData:1+:209", "build with an nvcc that knows the GPU"},
     };
+    bool kernels_fail = strstr(lacks[_i].value, "cuModuleLoadData") != NULL;
     struct site s;
     site_init(&s, "64M");
     site_set(&s, "--device", "cuda:0,1");
@@ -113,7 +115,9 @@ START_TEST(drivers_that_lack_something)
     setenv(lacks[_i].name, lacks[_i].value, 1);
     site_start(&s);
     if (lacks[_i].says)
-        ck_assert(host_logged(&s.h, lacks[_i].says));
+        ck_assert(host_logged(&s.h, block_copy_image_bytes || !kernels_fail
+                                        ? lacks[_i].says
+                                        : "this build has no kernels"));
     else
         ck_assert(!host_logged(&s.h, "no batch copy"));
     cache_all(&s);

@@ -148,7 +148,9 @@ START_TEST(dev_shm_is_not_used)
     site_set(&s, "--snapshots", "4");
     site_set(&s, "--snapshot-bytes", "192");
     site_start(&s);
-    put_on_disk(&s, "aaaabbbb");
+    cache(&s.w, "aaaabbbb");
+    disk_used_is(&s, 2);
+    ck_assert_uint_eq(evict_pages(&s, 8), 0);
     ck_assert_uint_eq(exact(&s, "aaaabbbbx"), 8);
     site_again(&s);
     ck_assert_uint_eq(exact(&s, "aaaabbbbx"), 8);

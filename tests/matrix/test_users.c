@@ -70,10 +70,12 @@ static void become_nobody(void)
 /* Out of the pool and back, in this life and the next. */
 static void works(struct site *s)
 {
-    put_on_disk(s, "aaaabbbb");
+    cache(&s->w, "aaaabbbb");
+    disk_used_is(s, 2);
+    ck_assert_uint_eq(evict_pages(s, 8), 0);
     ck_assert_uint_eq(exact(s, "aaaabbbbx"), 8);
     cache(&s->w, "aaaacccc");
-    all_written(s);
+    disk_used_is(s, 3);
     ck_assert_uint_eq(exact(s, "aaaaccccx"), 8);
     site_again(s);
     ck_assert_uint_eq(exact(s, "aaaabbbbx"), 8);
@@ -133,7 +135,8 @@ START_TEST(io_uring_goes_and_files_stay)
     struct site s;
     site_init(&s, "2M");
     site_start(&s);
-    put_on_disk(&s, "aaaabbbb");
+    cache(&s.w, "aaaabbbb");
+    disk_used_is(&s, 2);
     site_kill(&s);
     refuse_io_uring(EPERM);
     site_start(&s);
