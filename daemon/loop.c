@@ -92,11 +92,13 @@ static int nap_length(struct daemon *d)
 }
 
 /* Before the cache is carved there are no workers, hence no doze word and no rings. False: it ran
- * its full time. */
+ * its full time. Before each, counters are published that no completion will: what the swap thread
+ * alone has changed, like a disk's health. */
 static bool nap(struct daemon *d)
 {
     struct epoll_event e;
     bool event;
+    daemon_publish(d);
     if (d->carved) {
         doze_begin(&d->header->doze); /* DOZE-1 is in it: the rings come after */
         event = take_event(d, nap_length(d), &e);

@@ -167,6 +167,23 @@ START_TEST(b31_a_device_that_cannot_be_read)
 }
 END_TEST
 
+/* Who watches an idle daemon sees how the disk is, not how it was when somebody last asked for a
+ * block; to look at the counters is no work, and brings none. */
+START_TEST(b31_health_is_told_while_nothing_goes_on)
+{
+    struct site s;
+    site_of_paths(&s);
+    reads_are(false);
+    ck_assert_uint_eq(read_all(&s), 0);
+    EVENTUALLY(DISK_WAIT_MS, !healthy(&s));
+    at_rest(&s);
+    reads_are(true);
+    EVENTUALLY(DISK_WAIT_MS, host_logged(&s.h, "works again"));
+    EVENTUALLY(3000 * SLOW, healthy(&s));
+    site_deinit(&s);
+}
+END_TEST
+
 /* Errors of all writes: blocks stay in the pool, and go when room is needed; no call waits for
  * long, nothing spins, and what is on disk can be read until the device counts as sick. */
 START_TEST(b31_a_device_that_cannot_be_written)
@@ -334,6 +351,7 @@ Suite *test_suite(void)
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 60 * SLOW);
     tcase_add_test(t, b31_a_device_that_cannot_be_read);
+    tcase_add_test(t, b31_health_is_told_while_nothing_goes_on);
     tcase_add_test(t, b31_a_device_that_cannot_be_written);
     tcase_add_test(t, b48_flush_that_cannot_be_written);
     tcase_add_test(t, b31_errors_now_and_then);
