@@ -89,9 +89,9 @@ int tool_connect(const struct tool *t, pid_t *pid)
 {
     int fd = connect_to(t->socket);
     if (fd < 0) {
-        if ((errno == EACCES || errno == EPERM) && !t->also)
-            tool_fail(EXIT_DAEMON, "%s may not be opened by this user; run as the daemon's user.",
-                      t->socket);
+        int error = t->also ? t->also_error : errno; /* of the last path: the system's, if two */
+        if (error == EACCES || error == EPERM)
+            tool_fail(EXIT_DAEMON, SOCKET_CLOSED ".", t->also ? t->also : t->socket);
         else if (errno == EAGAIN)
             tool_fail(EXIT_DAEMON,
                       "the daemon at %s is stuck or stopped: its backlog is full. If "
