@@ -348,7 +348,7 @@ static int say_hello(const struct tool *t, int socket, pid_t pid)
                          t->socket);
     welcome.why[sizeof welcome.why - 1] = '\0';
     if (welcome.status != 0)
-        return tool_fail(EXIT_DAEMON, "the daemon refused: %s",
+        return tool_fail(EXIT_DAEMON, "the daemon refused: %s.",
                          welcome.why[0] ? welcome.why : pfx_strerror(welcome.status));
     return EXIT_GOOD;
 }
