@@ -78,8 +78,8 @@ int socket_open(struct pfx *c, const struct pfx_options *o)
         snprintf(tried + used, sizeof tried - used, "%s%s (%s)", i ? " nor at " : "", paths.at[i],
                  strerror(errno));
     }
-    if (status == PFX_EACCESS && paths.n == 1)
-        return refuse(status, "%s may not be opened by this user", paths.at[0]);
+    if (status == PFX_EACCESS)
+        return refuse(status, SOCKET_CLOSED, paths.at[paths.n - 1]);
     socket_remedy(&paths, remedy, sizeof remedy);
     return refuse(status,
                   "no daemon answers at %s; %s, or name the socket of a running one in socket_path "

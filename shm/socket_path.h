@@ -59,4 +59,9 @@ static inline void socket_remedy(const struct socket_paths *p, char *to, size_t 
              may ? "" : ", with a PATH where this user may make files");
 }
 
+/* Of a path that this user may not open. */
+#define SOCKET_CLOSED                                                                              \
+    "%s may not be opened by this user; join the group that its directory is open to, and log in " \
+    "anew, or run as the daemon's user"
+
 #endif

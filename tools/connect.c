@@ -89,9 +89,9 @@ int tool_connect(const struct tool *t, pid_t *pid)
 {
     int fd = connect_to(t->socket);
     if (fd < 0) {
-        if ((errno == EACCES || errno == EPERM) && !t->also)
-            tool_fail(EXIT_DAEMON, "%s may not be opened by this user; run as the daemon's user.",
-                      t->socket);
+        int error = t->also ? t->also_error : errno; /* of the last path: the system's, if two */
+        if (error == EACCES || error == EPERM)
+            tool_fail(EXIT_DAEMON, SOCKET_CLOSED ".", t->also ? t->also : t->socket);
         else if (errno == EAGAIN)
             tool_fail(EXIT_DAEMON,
                       "the daemon at %s is stuck or stopped: its backlog is full. If "
@@ -348,7 +348,7 @@ static int say_hello(const struct tool *t, int socket, pid_t pid)
                          t->socket);
     welcome.why[sizeof welcome.why - 1] = '\0';
     if (welcome.status != 0)
-        return tool_fail(EXIT_DAEMON, "the daemon refused: %s",
+        return tool_fail(EXIT_DAEMON, "the daemon refused: %s.",
                          welcome.why[0] ? welcome.why : pfx_strerror(welcome.status));
     return EXIT_GOOD;
 }

@@ -2,6 +2,7 @@
 # fuzz.sh SECONDS [TARGET...]: run libFuzzer targets of tests/fuzz for so long each (all of them
 # without a name), beginning with what earlier runs have found (build/fuzz/corpus). Prints a line a
 # target, the lines of the daemon's core that its corpus covers, and every input that failed.
+# Ends with 0: none did, 1: one did, or the build, 2: wrong usage.
 #
 # With AFL++ instead: CC=afl-clang-fast meson setup build/afl -Db_lundef=false, then
 # afl-fuzz -i SEEDS -o OUT build/afl/tests/fuzz/fuzz_TARGET; seeds: fuzz_TARGET --write SEEDS.
@@ -12,11 +13,11 @@ cd "$(dirname "$0")/.."
 
 case "${1:-}" in
 -h | --help)
-    sed -n '2,8s/^# \{0,1\}//p' "$0"
+    sed -n '2,9s/^# \{0,1\}//p' "$0"
     exit 0
     ;;
-'' | *[!0-9]*)
-    sed -n '2,8s/^# \{0,1\}//p' "$0" >&2
+'' | 0* | *[!0-9]*) # 0 would be without end
+    sed -n '2,9s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac
@@ -24,21 +25,21 @@ seconds=$1
 shift
 build=$PWD/build/fuzz
 
-need_build_packages check clang=clang llvm-cov=llvm libclang-rt-14-dev
-[ -f "$build/build.ninja" ] ||
-    CC=clang meson setup "$build" --buildtype=debugoptimized -Dfuzzers=true \
-        -Db_sanitize=address,undefined -Db_lundef=false >/dev/null
-targets=("$@")
-if [ $# = 0 ]; then
-    for dir in tests/fuzz/fuzz_*.c; do
-        name=${dir##*/fuzz_}
-        targets+=("${name%.c}")
-    done
-fi
-for target in "${targets[@]}"; do
-    [ -f "tests/fuzz/fuzz_$target.c" ] || { echo "there is no target $target" >&2 && exit 2; }
+all=()
+for file in tests/fuzz/fuzz_*.c; do
+    name=${file##*/fuzz_}
+    all+=("${name%.c}")
 done
+targets=("$@")
+[ $# != 0 ] || targets=("${all[@]}")
+for target in "${targets[@]}"; do
+    [ -f "tests/fuzz/fuzz_$target.c" ] ||
+        { echo "fuzz.sh: there is no target $target, but: ${all[*]}" >&2 && exit 2; }
+done
+need_build_packages check clang=clang llvm-cov=llvm libclang-rt-14-dev
 echo "Building (clang, in build/fuzz) ..."
+CC=clang setup_in "$build" --buildtype=debugoptimized -Dfuzzers=true \
+    -Db_sanitize=address,undefined -Db_lundef=false
 ninja --quiet -C "$build" "${targets[@]/#/tests/fuzz/fuzz_}" "${targets[@]/#/tests/fuzz/libfuzzer_}" |
     { grep -v '^ninja: no work to do' || true; }
 

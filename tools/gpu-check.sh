@@ -43,8 +43,7 @@ need_build_packages
 nvcc=$(PATH=$PATH:/usr/local/cuda/bin:/opt/cuda/bin command -v nvcc || true)
 [ -n "$nvcc" ] || echo "There is no nvcc here, so no kernels will be built; install CUDA's nvcc."
 echo "Building (release, in build/gpu) ..."
-[ -f build/gpu/build.ninja ] ||
-    meson setup build/gpu --buildtype=release -Dtests=false >/dev/null
+setup_in build/gpu --buildtype=release -Dtests=false
 ninja --quiet -C build/gpu tools/gpu_check daemon/prefixd | { grep -v '^ninja: no work to do' || true; }
 if [ "${1:-}" = --pack ]; then
     pack "$2"

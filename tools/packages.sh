@@ -35,8 +35,17 @@ need_build_packages() {
         libnuma-dev libxxhash-dev libjansson-dev libinih-dev libmd-dev liburing-dev "$@"
 }
 
-# Not even "ninja: no work to do.", which --quiet leaves; nor what meson says when it comes again.
+# DIRECTORY OPTION...: set a build up, or, where it is, take in what has changed in meson.build.
+setup_in() {
+    local said
+    if [ -f "$1/build.ninja" ]; then
+        said=$(ninja --quiet -C "$1" build.ninja 2>&1)
+    else
+        said=$(meson setup "$@" 2>&1)
+    fi || { echo "$said" >&2 && return 1; }
+}
+
+# Not even "ninja: no work to do.", which --quiet leaves.
 build_in() {
-    said=$(ninja --quiet -C "$1" build.ninja 2>&1) || { echo "$said" && return 1; }
     ninja --quiet -C "$1" | { grep -v '^ninja: no work to do' || true; }
 }

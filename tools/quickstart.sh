@@ -7,8 +7,7 @@ cd "$(dirname "$0")/.."
 
 need_build_packages
 echo "Building (release, in build/release) ..."
-[ -f build/release/build.ninja ] ||
-    meson setup build/release --buildtype=release -Dtests=false >/dev/null
+setup_in build/release --buildtype=release -Dtests=false
 build_in build/release
 
 dir=$(mktemp -d)

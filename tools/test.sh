@@ -5,7 +5,8 @@
 # test run that tests/COVERAGE.md names?
 #
 # Prints a line a suite when it is through (seconds: of its tests, added up), all that a test said that
-# failed, and last the count. TEST_TIMEOUT_MULTIPLIER (3) stretches the tests' time limits.
+# failed, and last the count. TEST_TIMEOUT_MULTIPLIER (3) stretches the tests' time limits. Ends with
+# 0: all is well, 1: something failed, 2: wrong usage.
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # sh FILE
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,7 +14,7 @@ cd "$(dirname "$0")/.."
 
 case "${1:-}" in
 -*)
-    sed -n '2,8s/^# \{0,1\}//p' "$0"
+    sed -n '2,9s/^# \{0,1\}//p' "$0"
     [ "$1" = --help ] || [ "$1" = -h ] || exit 2
     exit 0
     ;;
@@ -22,9 +23,15 @@ esac
 build=$PWD/build/test
 need_build_packages check spin systemd-analyze=systemd
 echo "Building (sanitizers, in build/test) ..."
-[ -f "$build/build.ninja" ] ||
-    meson setup "$build" --buildtype=debugoptimized -Db_sanitize=address,undefined \
-        -Db_lundef=false >/dev/null
+setup_in "$build" --buildtype=debugoptimized -Db_sanitize=address,undefined -Db_lundef=false
+declare -A tests=() left=() ok=() bad=() skipped=() ms=()
+while read -r suite; do
+    tests[$suite]=$((${tests[$suite]:-0} + 1))
+done < <(meson test -C "$build" --no-rebuild --list 2>&1 | sed -n 's/^[^: ]*:\([a-z]*\) \/ .*/\1/p')
+for suite in "$@"; do
+    [ -n "${tests[$suite]:-}" ] ||
+        { echo "test.sh: there is no suite $suite, but: ${!tests[*]}" >&2 && exit 2; }
+done
 build_in "$build"
 
 said=$(mktemp)
@@ -58,11 +65,6 @@ also() {
     [ "$ends" = 0 ] || cat "$said"
 }
 
-declare -A tests=() left=() ok=() bad=() skipped=() ms=()
-while read -r suite; do
-    tests[$suite]=$((${tests[$suite]:-0} + 1))
-done < <(meson test -C "$build" --no-rebuild --list 2>&1 | sed -n 's/^[^: ]*:\([a-z]*\) \/ .*/\1/p')
-
 # SUITE NAME RESULT TIME...: a test is over.
 over() {
     local suite=$1
@@ -90,7 +92,6 @@ failures() {
 run() {
     local which=() all=0 suite text
     for suite in "$@"; do
-        [ -n "${tests[$suite]:-}" ] || { echo "there is no suite $suite, but: ${!tests[*]}" >&2 && exit 2; }
         which+=(--suite "$suite")
         left[$suite]=${tests[$suite]} ok[$suite]=0 bad[$suite]=0 skipped[$suite]=0 ms[$suite]=0
         all=$((all + tests[$suite]))

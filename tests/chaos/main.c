@@ -2,6 +2,7 @@
 #include "tests/chaos/chaos.h"
 #include "tools/tool.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ROUND_MS = 10000, JUDGE_MS = 1500 * SLOW };
+enum { ROUND_MS = 10000, JUDGE_MS = 1500 * SLOW, SECONDS_MAX = 24 * 3600 };
 
 static struct {
     uint64_t seconds, seed, workers, round;
@@ -18,11 +19,12 @@ static struct {
 } opt = {.seconds = 600, .workers = 12, .round = UINT64_MAX};
 
 static const struct option_row options[] = {
-    {"seconds", "N", OPTION_NUMBER, &opt.seconds, 24 * 3600, "how long (default: 600)"},
+    {"seconds", "N", OPTION_NUMBER, &opt.seconds, SECONDS_MAX, "how long (default: 600)"},
     {"seed", "N", OPTION_TEXT, &opt.seed_text, 0,
      "of all that is drawn (default: $PFX_SEED, or another one each time)"},
     {"workers", "N", OPTION_NUMBER, &opt.workers, SEATS_MAX, "worker processes (default: 12)"},
-    {"round", "N", OPTION_NUMBER, &opt.round, 0, "play this one alone, 10 seconds of it, from 0"},
+    {"round", "N", OPTION_NUMBER, &opt.round, SECONDS_MAX / (ROUND_MS / 1000) - 1,
+     "play this one alone, 10 seconds of it, from 0"},
     {"trace", "FILE", OPTION_TEXT, &opt.trace, 0,
      "requests (default: the public traces by turns where they are, else chats)"},
     {"device", "host|cuda|mixed", OPTION_TEXT, &opt.device, 0,
@@ -99,6 +101,9 @@ static int check_options(int n, char **arg)
         return tool_fail(EXIT_USAGE, "--device takes host, cuda or mixed, not '%s'.", opt.device);
     if (opt.swap && strcmp(opt.swap, "off") != 0 && (strlen(opt.swap) > 60 || opt.swap[0] != '/'))
         return tool_fail(EXIT_USAGE, "--swap takes off or an absolute path of at most 60 bytes.");
+    if (opt.swap && opt.swap[0] == '/' && access(opt.swap, W_OK | X_OK) != 0)
+        return tool_fail(EXIT_USAGE, "--swap %s: %s; name a directory that this user may write.",
+                         opt.swap, strerror(errno));
     opt.seed = mix64(now_ns() + (uint64_t)getpid()) % 1000000;
     if (seed && !parse_number(seed, 0, &opt.seed))
         return tool_fail(EXIT_USAGE, "a seed is a whole number, not '%s'.", seed);

@@ -175,19 +175,50 @@ struct schedule schedule_draw(const struct plan *p)
 
 /* ---- for people --------------------------------------------------------------------------- */
 
+static void event_print(const struct event *e)
+{
+    static const char *const points[POINTS] = {"",     "lookup", "reserve", "fill", "insert",
+                                               "slot", "flight", "fetch",   "offer"};
+    static const char *const endings[ENDINGS] = {"SIGKILL", "exit", "a socket shut"};
+    static const char *const damages[DAMAGES] = {"", ", a swap file cut", ", a swap file garbage",
+                                                 ", bits of a swap file flipped",
+                                                 ", a swap file gone"};
+    static const char *const kinds[DISK_KINDS] = {"reads fail", "writes fail", "lie", "are late",
+                                                  "have no room"};
+    printf("  %6u ms  ", e->ms);
+    switch (e->act) {
+    case ACT_KILL:
+        printf("kill     worker %u\n", e->seat);
+        break;
+    case ACT_ORDER:
+        printf("order    worker %u ends by %s at its next %s\n", e->seat, endings[e->b],
+               points[e->a]);
+        break;
+    case ACT_STOP:
+        printf("stop     worker %u for %u ms\n", e->seat, e->a);
+        break;
+    case ACT_RESTART:
+        printf("restart  by %s, %u ms down%s\n", e->a ? "SIGTERM" : "SIGKILL", e->c, damages[e->b]);
+        break;
+    case ACT_FLUSH:
+        printf("flush    space %u\n", e->a);
+        break;
+    case ACT_DISK:
+        printf("disk     for %u ms %u of 1000 transfers: %s\n", e->a, e->b, kinds[e->c]);
+        break;
+    default:
+        printf("%s\n", e->act == ACT_ROT ? "rot      of a swap file" : "audit");
+    }
+}
+
 void schedule_print(const struct plan *p, const struct schedule *s)
 {
-    static const char *const acts[ACTS] = {"kill",  "order", "stop", "restart",
-                                           "flush", "disk",  "rot",  "audit"};
     printf(
         "round %u: %u workers, %s%s, %u blocks of %u tokens and %u bytes on %u devices, %u slots "
         "of %u bytes, %u in a lower tier, %u swap files of %u KiB%s%s\n",
         p->round, p->workers, p->cuda ? "cuda" : "host", p->ipc ? " (ipc)" : "", p->blocks,
         p->block_tokens, p->block_bytes, p->devices, p->slots, p->slot_bytes, p->tier, p->paths,
         p->path_kib, p->filtered ? ", through the device" : "", p->bad_media ? ", bad media" : "");
-    for (size_t i = 0; i < s->n; i++) {
-        const struct event *e = &s->event[i];
-        printf("  %6u ms  %-7s  worker %2u  %u %u %u\n", e->ms, acts[e->act], e->seat, e->a, e->b,
-               e->c);
-    }
+    for (size_t i = 0; i < s->n; i++)
+        event_print(&s->event[i]);
 }

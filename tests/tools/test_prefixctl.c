@@ -2,6 +2,7 @@
 #include "tests/tools/run.h"
 #include "tests/worker.h"
 
+#include <grp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -575,6 +576,57 @@ START_TEST(ctl_names_every_path)
 }
 END_TEST
 
+struct closed {
+    uid_t uid;
+    const char *path, *socket; /* what is named as closed; what is given, or NULL */
+};
+
+static void closed_to_library(struct child *me, void *arg)
+{
+    const struct closed *v = arg;
+    pfx *c;
+    struct pfx_options o = {.size = sizeof o, .socket_path = v->socket};
+    (void)me;
+    ck_assert_int_eq(setgroups(0, NULL) | setgid(v->uid) | setuid(v->uid), 0);
+    ck_assert_int_eq(pfx_open(&o, &c), PFX_EACCESS);
+    ck_assert_ptr_nonnull(strstr(pfx_why(NULL), v->path));
+    ck_assert_ptr_nonnull(strstr(pfx_why(NULL), "join the group"));
+}
+
+static void closed_to(uid_t uid, const char *path, const char *socket)
+{
+    struct said s;
+    struct child c;
+    struct closed v = {uid, path, socket};
+    const char *words[] = {"workers", socket ? "--socket" : NULL, socket, NULL};
+    run_as(uid, &s, prefixctl_path(), words);
+    refused(&s, 3, path);
+    ck_assert_ptr_nonnull(strstr(s.err, "join the group"));
+    child_start(&c, closed_to_library, &v);
+    child_join(&c);
+}
+
+/* The directory of the socket is for a group, as the unit's is: that is the cause, not that nobody
+ * would answer, also where the user's own path is looked at first. */
+START_TEST(ctl_directory_for_a_group)
+{
+    enum { SOMEBODY = 12345 };
+    struct host h;
+    if (geteuid() != 0)
+        SKIP_TEST("other users can be tried by root alone");
+    HOST_START(&h, "--blocks", "16", "--allow-user", "12345");
+    ck_assert_int_eq(chmod(h.dir, 0750), 0);
+    closed_to(SOMEBODY, h.socket, h.socket);
+    host_stop(&h);
+    if (!own_file_system("/run", "1m"))
+        SKIP_TEST("no /run of our own may be mounted");
+    ck_assert_int_eq(mkdir("/run/prefixd", 0750), 0);
+    unsetenv("PREFIXD_SOCKET");
+    setenv("XDG_RUNTIME_DIR", NOBODY, 1);
+    closed_to(SOMEBODY, "/run/prefixd/prefixd.sock", NULL);
+}
+END_TEST
+
 /* None of this leaves anything behind in the daemon. */
 START_TEST(ctl_leaves_no_trace)
 {
@@ -620,6 +672,7 @@ Suite *test_suite(void)
     tcase_add_test(t, ctl_output_lost);
     tcase_add_test(t, ctl_status_for_another_user);
     tcase_add_test(t, ctl_names_every_path);
+    tcase_add_test(t, ctl_directory_for_a_group);
     tcase_add_test(t, ctl_leaves_no_trace);
     suite_add_tcase(s, t);
     return s;
