@@ -136,11 +136,8 @@ static enum step fast_build(struct pfx *c, struct call *call)
     uint32_t bt = c->geometry.layout.block_tokens, rest = 0;
     struct index_found found = {0};
     if (!(k->flags & PFX_NO_MATCH)) {
-        if (!index_walk(&c->index, k->space, &call->query, k->longest / bt, &found)) {
-            call->status = PFX_ENOENT;
-            return STEP_DONE;
-        }
-        if (found.ask) {
+        bool there = index_walk(&c->index, k->space, &call->query, k->longest / bt, &found);
+        if (!there || found.ask) { /* no such space: or its daemon stops, which closes them all */
             k->slow = true;
             return slow_build(c, call);
         }

@@ -34,7 +34,7 @@ ssize_t pfx_peek(pfx *c, pfx_space space, const uint32_t *tokens, size_t n_token
     const struct index_query query = {.tokens = tokens, .n_tokens = longest};
     struct index_found found = {0};
     if (!index_walk(&c->index, space, &query, longest / bt, &found))
-        return fail_space(c, PFX_ENOENT, space);
+        return fail(c, PFX_EGONE, NULL); /* it is open: so a daemon that stops has closed it */
     return (ssize_t)found.where.depth * bt;
 }
 
@@ -112,7 +112,7 @@ static int peek_walk(struct pfx *c, const struct pfx_lookup_args *args, struct p
     for (int walks = 0; walks < WALKS; walks++) {
         struct index_found found = {0};
         if (!index_walk(&c->index, args->space, &query, limit, &found))
-            return PFX_ENOENT;
+            return PFX_EGONE; /* as above */
         if (!peek_place(c, args, &query, &found.where, out))
             continue;
         /* The last time: none, while the daemon stands still in the middle of a change. */

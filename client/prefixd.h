@@ -380,10 +380,14 @@ int pfx_truncate(pfx *c, uint64_t lease, uint32_t n_blocks);
 /* Append n private blocks to the lease's table, evicting idle ones as needed (never what this lease
  * has matched). All or nothing; `blocks` receives n ids. 0 of them succeed and change nothing. With
  * a disk tier it may wait until idle ones are written: half a second at most, then they are lost.
+ * Blocks that the disk is at just then are room as soon as it is through with them: those are
+ * waited for while it works, and 20 seconds at most when it does not answer at all (then it counts
+ * as sick).
  * Errors: PFX_ESTALE; PFX_ETOOBIG (n > n_blocks); PFX_ENOSPC (nothing tells when blocks become
  * free: retry after a release of yours, or a little later; one of more than 64 blocks that loses a
- * race for them may have evicted idle blocks; or it would be more than --max-worker-blocks); PFX_ECONFLICT while the table has disk-only blocks
- * (fetch or truncate first), and after PFX_FINAL. */
+ * race for them may have evicted idle blocks; or it would be more than --max-worker-blocks);
+ * PFX_ECONFLICT while the table has disk-only blocks (fetch or truncate first), and after
+ * PFX_FINAL. */
 int pfx_reserve(pfx *c, uint64_t lease, uint32_t n, uint32_t *blocks);
 
 struct pfx_insert_args {

@@ -1,11 +1,13 @@
 /*
- * chaos.h - workers replay real traces while processes die, sleep and restart, and disks and GPUs
- * fail.
+ * chaos.h - workers on real traces while processes die, sleep and restart, and disks and GPUs fail.
  *
- *      director   this process: a daemon of its own, the schedule, faults, deadlines; then the
- * judge workers    a process each: request after request of the trace, every byte compared device
- * a process that answers the daemon's reads and writes of its swap files pulse      a process that
- * naps: how late this machine lets anybody run
+ *      director    this process: a daemon, the schedule, faults, deadlines; at the end the judge
+ *
+ *      workers     a process each: request after request of the trace, every byte compared
+ *
+ *      device      a process that answers the daemon's reads and writes of its swap files
+ *
+ *      pulses      one naps, one writes: how late the machine, and its disk, let anybody go on
  *
  * A run is a list of rounds. A round has a plan (pool, tiers, faults: struct plan) and a schedule
  * (who is killed when, struct event); both follow from the seed and the round's number alone. What

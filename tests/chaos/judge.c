@@ -2,8 +2,7 @@
  * All workers are gone: everything that they had must be back, and everything that there is can be
  * had. In this order, as each step changes what the next one looks at:
  *
- *      1. counters come to rest: no lease, nothing private, held or in flight, descriptors as
- * before
+ *      1. counters come to rest: no lease, nothing private, held or in flight
  *      2. the audit has no finding, files are within their budgets
  *      3. one lease gets every slot, and every block
  *      4. all is flushed: nothing is cached in any tier

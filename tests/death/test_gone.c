@@ -384,6 +384,45 @@ START_TEST(gone_daemon_comes_again)
 }
 END_TEST
 
+/* A daemon that stops closes what its workers have open, and a space with nothing in it sleeps
+ * then: who walks the index before the hang-up is seen learns that the daemon is gone, not that he
+ * has never opened the space. */
+START_TEST(gone_is_no_space_that_was_never_open)
+{
+    struct host h;
+    struct worker w;
+    struct seq s = seq("aaaabbbbc");
+    host_start(&h, options);
+    worker_open(&w, &h, NULL);
+    struct pfx_space_desc desc = {.size = sizeof desc, .tenant = "t", .tenant_len = 1};
+    ck_assert_int_eq(pfx_space_open(w.c, &desc, &w.space), 0);
+    struct pfx_lookup_args args = lookup_args(&w, &s);
+    struct pfx_match m = {.size = sizeof m};
+    struct pfx_peeked p = {.size = sizeof p};
+    struct pfx_completion done = completion();
+    ck_assert_int_eq(pfx_peek(w.c, w.space, s.at, s.n),
+                     0); /* the socket is not asked so soon again */
+    host_stop(&h);
+    switch (_i) {
+    case 0:
+        ck_assert_int_eq(pfx_lookup(w.c, &args, &m), PFX_EGONE);
+        break;
+    case 1: /* the completion's, if it could be submitted */
+        done.status = pfx_submit_lookup(w.c, &args, 1);
+        if (done.status == 0)
+            ck_assert_int_eq(pfx_wait(w.c, &done, sizeof done, 1, SOON_MS), 1);
+        ck_assert_int_eq(done.status, PFX_EGONE);
+        break;
+    case 2:
+        ck_assert_int_eq(pfx_peek(w.c, w.space, s.at, s.n), PFX_EGONE);
+        break;
+    default:
+        ck_assert_int_eq(pfx_peek_full(w.c, &args, &p), PFX_EGONE);
+    }
+    worker_close(&w);
+}
+END_TEST
+
 /* Sixty-four of them at once: nobody is forgotten. */
 enum { MANY = 64 };
 START_TEST(gone_is_learned_by_all_of_many)
@@ -425,6 +464,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, gone_ends_every_call_once, 0, 3);
     tcase_add_test(t, gone_makes_the_fd_readable);
     tcase_add_test(t, gone_daemon_comes_again);
+    tcase_add_loop_test(t, gone_is_no_space_that_was_never_open, 0, 4);
     tcase_add_test(t, gone_is_learned_by_all_of_many);
     suite_add_tcase(s, t);
     return s;
