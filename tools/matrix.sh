@@ -57,9 +57,9 @@ describe() {
     valgrind)
         reason='bytes that are used before they are written, which the sanitizers here do not see'
         packages='valgrind=valgrind'
-        wrapper='env CK_TIMEOUT_MULTIPLIER=10 valgrind -q --error-exitcode=99 --trace-children=yes'
-        names='layout tokens identity seen spaces open cancel pool states tails rules snapshots_spill
-               disk disk_moves users'
+        wrapper='env CK_TIMEOUT_MULTIPLIER=10 valgrind -q --vgdb=no --error-exitcode=99 --trace-children=yes'
+        # No disk: its threads take turns, and one that waits in io_uring keeps its turn.
+        names='layout tokens identity seen spaces fetch open cancel pool states tails rules snapshots_spill'
         ;;
     *) return 1 ;;
     esac
