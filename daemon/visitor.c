@@ -74,7 +74,7 @@ static void visitor_ready(struct daemon *d, struct watch *w, uint32_t events)
         struct admin_request request;
     } in;
     memset(&in, 0, sizeof in);
-    ssize_t n = foreign_recv(&d->foreign, v->fd, &in, sizeof in);
+    ssize_t n = foreign_recv(v->fd, &in, sizeof in);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n <= 0)
