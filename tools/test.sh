@@ -61,7 +61,7 @@ also() {
 declare -A tests=() left=() ok=() bad=() skipped=() ms=()
 while read -r suite; do
     tests[$suite]=$((${tests[$suite]:-0} + 1))
-done < <(meson test -C "$build" --no-rebuild --list 2>&1 | sed -n 's/^[^: ]*:\([a-z]*\) \/ .*/\1/p')
+done < <(meson test -C "$build" --no-rebuild --list 2>&1 | sed -n 's/^[^: ]*:\([^: ]*\) \/ .*/\1/p')
 
 # SUITE NAME RESULT TIME...: a test is over.
 over() {
@@ -98,7 +98,7 @@ run() {
     line suite passed failed skipped seconds
     while read -r text; do
         echo "$text" >>"$said"
-        [[ $text =~ ^[0-9]+/[0-9]+\ [^:\ ]*:([a-z]+)\ /\ (.*) ]] || continue
+        [[ $text =~ ^[0-9]+/[0-9]+\ [^:\ ]*:([^:\ ]+)\ /\ (.*) ]] || continue
         # shellcheck disable=SC2086
         over "${BASH_REMATCH[1]}" ${BASH_REMATCH[2]}
         progress "${text%%/*} of $all tests, $failed failed, $SECONDS s"
@@ -109,6 +109,12 @@ run() {
         failed=1
         cat "$said"
     fi
+    for suite in "$@"; do # it ended well, and has not said of all that they did
+        [ "$failed" != 0 ] || [ "${left[$suite]}" = 0 ] || {
+            echo "$suite: ${left[$suite]} of ${tests[$suite]} tests have said nothing"
+            failed=1
+        }
+    done
     sed -n '/^SKIPPED /s//skipped: /p' "$build/meson-logs/testlog.txt" | sort -u
     [ "$failed" = 0 ] || failures
     for suite in "$@"; do
