@@ -169,7 +169,8 @@ static struct session *session_new(struct daemon *d, int fd, const struct peer *
     s->arena_bytes = h->arena_bytes;
     text_clean(s->name, h->name, sizeof s->name);
     s->pidfd = peer_pidfd(fd, p);
-    *rc = s->pidfd == -EMFILE ? -EMFILE : -ESRCH;
+    bool short_of = s->pidfd == -EMFILE || s->pidfd == -ENFILE || s->pidfd == -ENOMEM;
+    *rc = short_of ? s->pidfd : -ESRCH;
     if (s->pidfd < 0 && quarantine_needed(d, s))
         goto fail;
 
