@@ -190,8 +190,10 @@ void foreign_close(struct foreign **f, int fd)
     (void)shutdown(fd, SHUT_RD);
     while ((next = look(fd, &credentials.align, sizeof credentials)) == NEXT_BYTES)
         (void)recv(fd, NULL, 0, MSG_DONTWAIT);
-    if (next == NEXT_DESCRIPTORS)
+    if (next == NEXT_DESCRIPTORS) {
+        (void)shutdown(fd, SHUT_RDWR); /* it may be long until it is closed */
         give_away(f, fd);
-    else
+    } else {
         close(fd);
+    }
 }
