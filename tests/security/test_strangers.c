@@ -329,6 +329,27 @@ START_TEST(strangers_do_not_fill_the_log)
 }
 END_TEST
 
+/* Where no descriptor is left for them, either. */
+START_TEST(strangers_without_descriptors_do_not_fill_the_log)
+{
+    enum { CAME = 300 };
+    struct scene s = {0};
+    begin(&s, NEW);
+    struct rlimit few = {s.fds, s.fds};
+    ck_assert_int_eq(prlimit(s.h.pid, RLIMIT_NOFILE, &few, NULL), 0);
+    for (int i = 0; i < CAME; i++) {
+        char byte;
+        int fd = raw_connect(&s.h);
+        ck_assert_int_le(recv(fd, &byte, 1, 0), 0); /* it was hung up on */
+        close(fd);
+        ck_assert_uint_lt(now_ms() - s.from_ms, 9000); /* all within the time of one line */
+    }
+    ck_assert_uint_eq(lines_with(&s.h, "no descriptor is left"), 1);
+    worker_close(&s.honest);
+    host_stop(&s.h);
+}
+END_TEST
+
 /* ---- who is attached ------------------------------------------------------------------------- */
 
 START_TEST(worker_passes_sockets_that_linger)
@@ -375,6 +396,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, stranger_passes_more_than_there_is_room_for, 0, KERNELS);
     tcase_add_test(t, strangers_in_a_crowd);
     tcase_add_test(t, strangers_do_not_fill_the_log);
+    tcase_add_test(t, strangers_without_descriptors_do_not_fill_the_log);
     tcase_add_test(t, kernel_refuses_descriptors);
     suite_add_tcase(s, t);
     return s;
