@@ -31,7 +31,8 @@ static const struct range *range_of(uintptr_t at)
 }
 
 /* Memory that is broken is not ours to hide, nor are other addresses: whoever was there before us
- * gets them, as the same access is tried again. */
+ * gets them, as the same access is tried again; and so what is no access, and does not come again.
+ */
 static void lost_page(int sig, siginfo_t *info, void *context)
 {
     static const char said[] =
@@ -45,6 +46,8 @@ static void lost_page(int sig, siginfo_t *info, void *context)
     if (!r || mmap(page, r->page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
                    -1, 0) == MAP_FAILED) {
         (void)sigaction(sig, &before, NULL);
+        if (info->si_code <= 0 || info->si_code == BUS_MCEERR_AO)
+            (void)raise(sig);
         errno = saved;
         return;
     }
