@@ -49,8 +49,9 @@ struct daemon {
     struct list sessions, groups;
     struct list ghosts, confined; /* quarantine.h: sessions that were, groups with pages */
     struct list visitors;         /* connections that are not workers: not yet, or tools */
-    struct foreign *foreign;      /* descriptors that nobody asked for */
+    struct foreign *foreign;      /* closes what nobody asked for */
     uint64_t refused_ns;          /* since then n_refused were refused (handshake.c) */
+    uint64_t unaccepted_ns;       /* when that was last said; 0: never (visitor.c) */
     uint32_t n_refused;
     uint32_t n_sessions, n_ghosts, n_visitors;
     uint64_t next_session;

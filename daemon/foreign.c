@@ -1,5 +1,6 @@
 #include "daemon/foreign.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,17 +16,16 @@
 
 enum { DESCRIPTORS_A_PACKET = 253 /* SCM_MAX_FD */, STOP_S = 1 };
 
-struct batch {
-    struct batch *next;
-    size_t n;
-    int fd[];
+struct socket {
+    struct socket *next;
+    int fd;
 };
 
 struct foreign {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct batch *first; /* the youngest */
+    struct socket *first; /* the youngest */
     bool stopping;
 };
 
@@ -33,13 +33,38 @@ struct foreign {
 
 /* A socket is told not to linger: then a hostile one has to be quick to hold up even the others
  * that wait to be closed. */
-static void close_batch(const struct batch *b)
+static void close_those(const struct cmsghdr *c)
 {
     const struct linger none = {0};
-    for (size_t i = 0; i < b->n; i++) {
-        (void)setsockopt(b->fd[i], SOL_SOCKET, SO_LINGER, &none, sizeof none);
-        close(b->fd[i]);
+    int all[DESCRIPTORS_A_PACKET];
+    size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof *all;
+    memcpy(all, CMSG_DATA(c), n * sizeof *all);
+    for (size_t i = 0; i < n; i++) {
+        (void)setsockopt(all[i], SOL_SOCKET, SO_LINGER, &none, sizeof none);
+        close(all[i]);
     }
+}
+
+/* A packet with all that comes along, which the kernel closes here where there is no room for it.
+ * False: there is none, or nothing but bytes. */
+static bool close_packet(int fd)
+{
+    union {
+        struct cmsghdr align;
+        char
+            room[CMSG_SPACE(DESCRIPTORS_A_PACKET * sizeof(int)) + CMSG_SPACE(sizeof(struct ucred))];
+    } control;
+    struct iovec part = {(char[1]){0}, 1};
+    struct msghdr m = {.msg_iov = &part,
+                       .msg_iovlen = 1,
+                       .msg_control = &control,
+                       .msg_controllen = sizeof control};
+    if (recvmsg(fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0 || !m.msg_controllen)
+        return false;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c))
+        if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+            close_those(c);
+    return true;
 }
 
 static void *close_all(void *arg)
@@ -47,12 +72,14 @@ static void *close_all(void *arg)
     struct foreign *f = arg;
     pthread_mutex_lock(&f->lock);
     for (;;) {
-        struct batch *b = f->first;
-        if (b) {
-            f->first = b->next;
+        struct socket *s = f->first;
+        if (s) {
+            f->first = s->next;
             pthread_mutex_unlock(&f->lock);
-            close_batch(b);
-            free(b);
+            while (close_packet(s->fd)) /* each has its credentials */
+                continue;
+            close(s->fd);
+            free(s);
             pthread_mutex_lock(&f->lock);
         } else if (f->stopping) {
             break;
@@ -99,53 +126,39 @@ void foreign_stop(struct foreign **at)
 
 /* ---- packets ------------------------------------------------------------------------------ */
 
-/* Without memory or a thread for it, there is nobody else to close them. */
-static void give_away(struct foreign **at, const int *fd, size_t n)
+/* Without memory or a thread for it, there is nobody else to close it. */
+static void give_away(struct foreign **at, int fd)
 {
-    struct batch *b = malloc(sizeof *b + n * sizeof *fd);
+    struct socket *s = malloc(sizeof *s);
     if (!*at)
         *at = foreign_new();
-    if (!b || !*at) {
-        free(b);
-        for (size_t i = 0; i < n; i++)
-            close(fd[i]);
+    if (!s || !*at) {
+        free(s);
+        close(fd);
         return;
     }
-    b->n = n;
-    memcpy(b->fd, fd, n * sizeof *fd);
+    s->fd = fd;
     struct foreign *f = *at;
     pthread_mutex_lock(&f->lock);
-    b->next = f->first;
-    f->first = b;
+    s->next = f->first;
+    f->first = s;
     pthread_cond_signal(&f->changed);
     pthread_mutex_unlock(&f->lock);
 }
 
-/* *said: the kernel had something to say beside the bytes. */
-static ssize_t take(struct foreign **f, int fd, void *to, size_t n, bool *said)
+enum next { NEXT_NOTHING, NEXT_BYTES, NEXT_DESCRIPTORS };
+
+/* What the next packet is. To look takes nothing and gives up nothing: the queue keeps its own. A
+ * socket that asks for credentials (room for nothing else) has them with each packet, an empty one
+ * too, and not with the end. */
+static enum next look(int fd, struct cmsghdr *credentials, size_t room)
 {
-    union {
-        struct cmsghdr align;
-        char
-            room[CMSG_SPACE(DESCRIPTORS_A_PACKET * sizeof(int)) + CMSG_SPACE(sizeof(struct ucred))];
-    } control;
-    struct iovec part = {to, n};
-    struct msghdr m = {.msg_iov = &part,
-                       .msg_iovlen = 1,
-                       .msg_control = &control,
-                       .msg_controllen = sizeof control};
-    ssize_t got = recvmsg(fd, &m, MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC);
-    *said = got >= 0 && m.msg_controllen > 0;
-    if (!*said)
-        return got;
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c))
-        if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
-            int all[DESCRIPTORS_A_PACKET];
-            size_t bytes = c->cmsg_len - CMSG_LEN(0);
-            memcpy(all, CMSG_DATA(c), bytes);
-            give_away(f, all, bytes / sizeof *all);
-        }
-    return got;
+    struct iovec part = {(char[1]){0}, 1};
+    struct msghdr m = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = credentials, .msg_controllen = room};
+    if (recvmsg(fd, &m, MSG_PEEK | MSG_DONTWAIT) < 0 || (room && !m.msg_controllen))
+        return NEXT_NOTHING;
+    return m.msg_flags & MSG_CTRUNC ? NEXT_DESCRIPTORS : NEXT_BYTES;
 }
 
 void foreign_refuse(int listen_fd)
@@ -154,23 +167,33 @@ void foreign_refuse(int listen_fd)
     (void)setsockopt(listen_fd, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof off);
 }
 
-ssize_t foreign_recv(struct foreign **f, int fd, void *to, size_t n)
+ssize_t foreign_recv(int fd, void *to, size_t n)
 {
-    bool said;
-    return take(f, fd, to, n, &said);
+    enum next next = look(fd, NULL, 0);
+    if (next == NEXT_BYTES)
+        return recv(fd, to, n, MSG_DONTWAIT | MSG_TRUNC);
+    if (next == NEXT_DESCRIPTORS)
+        errno = EPERM;
+    return -1;
 }
 
-/* What is still in the queue would be closed with the socket. Nothing comes after SHUT_RD; an empty
- * packet, which may bring descriptors too, is told from the end by its credentials. */
+/* Nothing comes after SHUT_RD. */
 void foreign_close(struct foreign **f, int fd)
 {
     static const int on = 1;
-    bool said = true;
+    union {
+        struct cmsghdr align;
+        char room[CMSG_SPACE(sizeof(struct ucred))];
+    } credentials;
+    enum next next;
     (void)setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
     (void)shutdown(fd, SHUT_RD);
-    while (said) {
-        char byte;
-        (void)take(f, fd, &byte, sizeof byte, &said);
+    while ((next = look(fd, &credentials.align, sizeof credentials)) == NEXT_BYTES)
+        (void)recv(fd, NULL, 0, MSG_DONTWAIT);
+    if (next == NEXT_DESCRIPTORS) {
+        (void)shutdown(fd, SHUT_RDWR); /* it may be long until it is closed */
+        give_away(f, fd);
+    } else {
+        close(fd);
     }
-    close(fd);
 }

@@ -4,9 +4,11 @@
  * Everybody may connect to the control socket, and send descriptors along. Nobody is asked for any.
  * But whoever gives up the last descriptor of a file does the work of its end: a TCP socket with
  * SO_LINGER waits for its peer, for hours if told so, and an unlinked file gives back all its
- * blocks. On the one thread that would stop the daemon. So the kernel is asked to take none for us
- * (SO_PASSRIGHTS, Linux 6.16); where it does not know that, those that came are taken from it, and
- * another thread closes them. It begins with the first of them; few daemons ever have it.
+ * blocks. On the one thread that would stop the daemon; so would one that is received where no more
+ * may be opened, as the kernel gives it up at once. So the kernel is asked to take none for us
+ * (SO_PASSRIGHTS, Linux 6.16); where it does not know that, they stay in the queue, and the socket
+ * goes with them to another thread, which closes all. It begins with the first; few daemons ever
+ * have it.
  */
 #ifndef DAEMON_FOREIGN_H
 #define DAEMON_FOREIGN_H
@@ -20,8 +22,8 @@ struct foreign; /* the closing thread and what it has to close; NULL: nothing ha
 void foreign_refuse(int listen_fd);
 
 /* One packet, or -1 with errno, without waiting. Its true length, be it more than n; 0: an empty
- * packet, or the end. */
-ssize_t foreign_recv(struct foreign **f, int fd, void *to, size_t n);
+ * packet, or the end. EPERM: descriptors come with it, and it stays where it is: hang up. */
+ssize_t foreign_recv(int fd, void *to, size_t n);
 
 /* Close a stranger's socket, what it has not been asked for yet included. */
 void foreign_close(struct foreign **f, int fd);

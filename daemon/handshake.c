@@ -75,6 +75,8 @@ int peer_pidfd(int fd, const struct peer *p)
     socklen_t n = sizeof pidfd;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &n) == 0)
         return pidfd;
+    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM)
+        return -errno;
     if (p->pid <= 0)
         return -ESRCH; /* in another pid namespace, before Linux 6.5 */
     pidfd = (int)syscall(SYS_pidfd_open, p->pid, 0);

@@ -34,6 +34,12 @@ int watch_add(struct daemon *d, int fd, struct watch *w)
     return epoll_ctl(d->epoll_fd, EPOLL_CTL_ADD, fd, &e) ? -errno : 0;
 }
 
+void watch_hangup(struct daemon *d, int fd, struct watch *w)
+{
+    struct epoll_event e = {.events = EPOLLRDHUP, .data.ptr = w};
+    (void)epoll_ctl(d->epoll_fd, EPOLL_CTL_MOD, fd, &e);
+}
+
 void watch_remove(struct daemon *d, int fd)
 {
     (void)epoll_ctl(d->epoll_fd, EPOLL_CTL_DEL, fd, NULL);

@@ -65,13 +65,12 @@ static void settle(struct daemon *d, struct session *s)
         release(d, s);
 }
 
-/* Whoever has inherited the socket may say what he likes, an empty packet too. */
-static void ghost_speaks(struct daemon *d, struct watch *w, uint32_t events)
+/* Whoever has inherited the socket may say what he likes: nobody listens. */
+static void ghost_hangs_up(struct daemon *d, struct watch *w, uint32_t events)
 {
     struct session *s = list_entry(w, struct session, on_socket);
-    char packet;
-    (void)foreign_recv(&d->foreign, s->fd, &packet, 1);
-    s->hung_up = events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR);
+    (void)events;
+    s->hung_up = true;
     settle(d, s);
 }
 
@@ -109,10 +108,12 @@ bool quarantine_begin(struct daemon *d, struct session *s)
         list_append(&d->confined, &s->group->confined);
     segment_free(&s->request_region);
     segment_free(&s->completion_region);
-    s->on_socket.ready = ghost_speaks;
+    s->on_socket.ready = ghost_hangs_up;
     s->on_exit.ready = ghost_exits;
     if (s->hung_up)
         forget_socket(d, s);
+    else
+        watch_hangup(d, s->fd, &s->on_socket);
     return true;
 }
 

@@ -34,38 +34,44 @@ static const char UNSEEN[] =
 
 /* ---- the control socket --------------------------------------------------------------- */
 
+enum heard { HEARD_NOTHING, HEARD_BYE, HEARD_DESCRIPTORS };
+
 /* Is there a BYE among the next `limit` packets? They are taken; wake-ups mean nothing more, and
  * BYE counts even if the worker has gone since. Nothing received is no hang-up: a packet may be
  * empty. */
-static bool said_bye(struct daemon *d, const struct session *s, int limit)
+static enum heard hear(const struct session *s, int limit)
 {
     for (int i = 0; i < limit; i++) {
         char packet = 0;
-        if (foreign_recv(&d->foreign, s->fd, &packet, 1) <= 0)
+        ssize_t n = foreign_recv(s->fd, &packet, 1);
+        if (n < 0 && errno == EPERM)
+            return HEARD_DESCRIPTORS;
+        if (n <= 0)
             break;
         if (packet == BYE)
-            return true;
+            return HEARD_BYE;
     }
-    return false;
+    return HEARD_NOTHING;
 }
 
 static void socket_ready(struct daemon *d, struct watch *w, uint32_t events)
 {
     struct session *s = list_entry(w, struct session, on_socket);
     bool over = events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR);
-    if (said_bye(d, s, over ? PACKETS_OF_THE_DEAD : PACKETS_A_LOOK)) {
-        session_end(d, s, true, "it said goodbye");
-        return;
-    }
+    enum heard heard = hear(s, over ? PACKETS_OF_THE_DEAD : PACKETS_A_LOOK);
     s->hung_up = over;
-    if (over)
+    if (heard == HEARD_BYE)
+        session_end(d, s, true, "it said goodbye");
+    else if (over)
         session_end(d, s, false, "it hung up");
+    else if (heard == HEARD_DESCRIPTORS)
+        session_end(d, s, false, "it passed descriptors, which nobody had asked for");
 }
 
 static void exit_ready(struct daemon *d, struct watch *w, uint32_t events)
 {
     struct session *s = list_entry(w, struct session, on_exit);
-    bool clean = said_bye(d, s, PACKETS_OF_THE_DEAD);
+    bool clean = hear(s, PACKETS_OF_THE_DEAD) == HEARD_BYE;
     s->exited = true;
     session_end(d, s, clean, clean ? "it said goodbye" : "its process is dead");
 }
@@ -163,7 +169,8 @@ static struct session *session_new(struct daemon *d, int fd, const struct peer *
     s->arena_bytes = h->arena_bytes;
     text_clean(s->name, h->name, sizeof s->name);
     s->pidfd = peer_pidfd(fd, p);
-    *rc = s->pidfd == -EMFILE ? -EMFILE : -ESRCH;
+    bool short_of = s->pidfd == -EMFILE || s->pidfd == -ENFILE || s->pidfd == -ENOMEM;
+    *rc = short_of ? s->pidfd : -ESRCH;
     if (s->pidfd < 0 && quarantine_needed(d, s))
         goto fail;
 

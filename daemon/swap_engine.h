@@ -41,6 +41,8 @@ struct engine_ops {
     /* Pin some more of the memory, so that transfers of it cost less. False: there is no more to
      * do. */
     bool (*pin)(struct engine *e);
+    /* What was pinned may not be what is there any more: begin anew. */
+    void (*unpin)(struct engine *e);
     /* Nothing may be in flight. */
     void (*free)(struct engine *e);
 };

@@ -144,6 +144,10 @@ static bool threads_pin(struct engine *e)
     return false;
 }
 
+static void threads_unpin(struct engine *e)
+{
+}
+
 static void threads_free(struct engine *e)
 {
     struct threads *t = threads_of(e);
@@ -161,7 +165,7 @@ static void threads_free(struct engine *e)
 }
 
 static const struct engine_ops threads_ops = {threads_submit, threads_reap, threads_pin,
-                                              threads_free};
+                                              threads_unpin, threads_free};
 
 struct engine *engine_threads_new(const struct engine_setup *setup, int *error)
 {

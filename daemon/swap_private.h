@@ -249,7 +249,7 @@ struct swap {
     } growth;
     unsigned grow_next;
     uint8_t *zeros;
-    uint64_t now_ns, looked_ns;
+    uint64_t now_ns, looked_ns, unpinned_ns;
     bool left_behind; /* operations that did not come back before the end: nothing is freed */
     uint32_t turns;   /* the index thread reads it */
     struct swap_facts facts; /* each field on its own, relaxed */

@@ -164,6 +164,17 @@ static bool hash_begin(struct swap *sw)
     return sw->hash.job != NULL;
 }
 
+/* What was read is not what was written. Mostly that is the disk; or a worker has given pages of
+ * the pool back to the machine (a hole in its file), and the ring moves those that it holds on to,
+ * not those that have come in their place. */
+static void look_at_pins(struct swap *sw)
+{
+    if (sw->now_ns - sw->unpinned_ns < SECOND_NS)
+        return;
+    sw->unpinned_ns = sw->now_ns;
+    sw->engine->ops->unpin(sw->engine);
+}
+
 static void hash_done(struct swap *sw, struct job *j, unsigned r)
 {
     XXH128_hash_t digest = XXH3_128bits_digest(sw->hash.state);
@@ -178,6 +189,8 @@ static void hash_done(struct swap *sw, struct job *j, unsigned r)
             stage_verified(sw, j, r);
         else
             record_over(sw, j, r, same ? SWAP_GOOD : SWAP_CORRUPT);
+        if (!same)
+            look_at_pins(sw);
         return;
     }
     j->state[r].digest[0] = digest.low64;

@@ -131,6 +131,12 @@ static bool uring_pin(struct engine *e)
     return false;
 }
 
+/* Until a chunk is pinned again, in the place that it had, transfers of it go without. */
+static void uring_unpin(struct engine *e)
+{
+    uring_of(e)->n_pinned = 0;
+}
+
 /* ---- submission ---- */
 
 /* There is a place: the ring has one for each operation in flight, and for ours. */
@@ -227,7 +233,8 @@ static void uring_free(struct engine *e)
     free(u);
 }
 
-static const struct engine_ops uring_ops = {uring_submit, uring_reap, uring_pin, uring_free};
+static const struct engine_ops uring_ops = {uring_submit, uring_reap, uring_pin, uring_unpin,
+                                            uring_free};
 
 static int ring_make(struct io_uring *ring, unsigned entries)
 {

@@ -5,6 +5,7 @@
 #include "daemon/foreign.h"
 #include "daemon/handshake.h"
 #include "daemon/log.h"
+#include "shm/clock.h"
 #include "shm/status.h"
 
 #include <errno.h>
@@ -14,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { VISITORS_MAX = 64 };
+enum { VISITORS_MAX = 64, UNACCEPTED_S = 10 };
 
 struct visitor {
     struct list link; /* daemon.visitors, oldest first */
@@ -74,7 +75,7 @@ static void visitor_ready(struct daemon *d, struct watch *w, uint32_t events)
         struct admin_request request;
     } in;
     memset(&in, 0, sizeof in);
-    ssize_t n = foreign_recv(&d->foreign, v->fd, &in, sizeof in);
+    ssize_t n = foreign_recv(v->fd, &in, sizeof in);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n <= 0)
@@ -136,11 +137,21 @@ fail:
     foreign_close(&d->foreign, fd);
 }
 
+/* Whoever connects causes it, as often as he likes. */
+static void log_unaccepted(struct daemon *d, const char *what, const char *why)
+{
+    uint64_t now = clock_ns();
+    if (d->unaccepted_ns && now - d->unaccepted_ns < UNACCEPTED_S * 1000000000ull)
+        return;
+    d->unaccepted_ns = now;
+    log_warning("%s%s", what, why);
+}
+
 /* Without a free descriptor the caller would stay in the queue and wake us for ever: who has said
  * nothing gives way to it; or the spare one is given up for a moment, to hang up on it. */
 static void turn_away(struct daemon *d)
 {
-    log_warning("no descriptor is left for another connection; " RAISE_DESCRIPTORS);
+    log_unaccepted(d, "no descriptor is left for another connection; ", RAISE_DESCRIPTORS);
     if (visitors_give_way(d))
         return;
     if (d->spare_fd >= 0)
@@ -159,7 +170,7 @@ static void connect_ready(struct daemon *d, struct watch *w, uint32_t events)
     else if (errno == EMFILE || errno == ENFILE)
         turn_away(d);
     else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-        log_warning("a connection could not be accepted: %s", strerror(errno));
+        log_unaccepted(d, "a connection could not be accepted: ", strerror(errno));
 }
 
 int visitors_start(struct daemon *d)

@@ -16,6 +16,8 @@ struct watch {
 
 /* Level-triggered, readable and hang-up. 0 or -errno. */
 int watch_add(struct daemon *d, int fd, struct watch *w);
+/* From now on nothing but the hang-up. */
+void watch_hangup(struct daemon *d, int fd, struct watch *w);
 void watch_remove(struct daemon *d, int fd);
 
 #endif

@@ -3,6 +3,7 @@
 #include "shm/layout.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <signal.h>
 #include <stddef.h>
 #include <sys/mman.h>
@@ -30,24 +31,30 @@ static const struct range *range_of(uintptr_t at)
 }
 
 /* Memory that is broken is not ours to hide, nor are other addresses: whoever was there before us
- * gets them, as the same access is tried again. */
+ * gets them, as the same access is tried again; and so what is no access, and does not come again.
+ */
 static void lost_page(int sig, siginfo_t *info, void *context)
 {
     static const char said[] =
         "prefixd: a worker has given a huge page of the pool away, and the machine has no other: "
         "its bytes are lost, and a worker that touches it dies of SIGBUS; raise vm.nr_hugepages, "
         "and do not use --huge-pages for workers that you do not trust\n";
+    int saved = errno;
     uintptr_t at = (uintptr_t)info->si_addr;
     const struct range *r = info->si_code == BUS_ADRERR ? range_of(at) : NULL;
     void *page = r ? (void *)(at / r->page * r->page) : NULL;
     if (!r || mmap(page, r->page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
                    -1, 0) == MAP_FAILED) {
         (void)sigaction(sig, &before, NULL);
+        if (info->si_code <= 0 || info->si_code == BUS_MCEERR_AO)
+            (void)raise(sig);
+        errno = saved;
         return;
     }
     (void)madvise(page, r->page, MADV_DONTDUMP);
     ssize_t written = write(STDERR_FILENO, said, sizeof said - 1);
     (void)written;
+    errno = saved;
 }
 
 void host_guard_add(const void *base, uint64_t bytes, uint64_t page)

@@ -7,7 +7,7 @@
 #   - with the testlog.txt of a whole `meson test`: each of them ran there, and passed
 #
 # Ends with 0: all is well, 1: it is not, 77: nothing is wrong but what was skipped.
-set -u
+set -uo pipefail
 cd "$1" || exit 1
 log=${2:-}
 room=$(mktemp -d) || exit 1
@@ -37,7 +37,7 @@ awk '/^\|/ {
                 if (i > 1 || word ~ /\//)
                     print row, word, without
             }
-    }' COVERAGE.md >"$room/words"
+    }' COVERAGE.md >"$room/words" || exit 1
 
 # NAME HOW, of what ran: of a test, and of each file of a command without path and ending.
 [ -z "$log" ] || awk '
@@ -57,7 +57,7 @@ awk '/^\|/ {
     /^SKIPPED / {
         sub(/:.*/, "", $2)
         print $2, "was skipped"
-    }' "$log" | sort -u >"$room/ran"
+    }' "$log" | sort -u >"$room/ran" || exit 1
 
 {
     comm -23 "$room/tests" "$room/added" |
@@ -99,7 +99,7 @@ awk '/^\|/ {
                 if (name ~ /^([be][0-9]|op_|rule_|litmus_)/ && !(name in known))
                     print substr(file[name], 2) ": the test " name " is not in COVERAGE.md"
         }' "$room/words"
-} | sort -u >"$room/bad"
+} | sort -u >"$room/bad" || exit 1
 cat "$room/bad"
 [ -s "$room/bad" ] || exit 0
 grep -qv ' was skipped$' "$room/bad" && exit 1

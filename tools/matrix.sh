@@ -78,10 +78,25 @@ say() {
     printf '%-9s %s\n' "$1" "$2"
 }
 
+# Meson passes over what it does not know.
+all_there() {
+    local list name status=0
+    ninja --quiet -C "$build" build.ninja || return
+    list=$(meson test -C "$build" --no-rebuild --list) || return
+    for name in $suites; do
+        grep -q ":$name / " <<<"$list" || { echo "there is no suite $name" && status=1; }
+    done
+    for name in $names; do
+        grep -q " / $name\$" <<<"$list" || { echo "there is no test $name" && status=1; }
+    done
+    return $status
+}
+
 build_and_test() {
     local filter=()
     [ -f "$build/build.ninja" ] || CC=$compiler meson setup "$build" "${setup[@]}" || return
     [ -z "$first" ] || ninja --quiet -C "$build" "$first" || return
+    all_there || return
     for suite in $suites; do filter+=(--suite "$suite"); done
     # shellcheck disable=SC2086
     meson test -C "$build" --print-errorlogs -t "${TEST_TIMEOUT_MULTIPLIER:-3}" \

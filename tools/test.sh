@@ -27,7 +27,7 @@ setup_in "$build" --buildtype=debugoptimized -Db_sanitize=address,undefined -Db_
 declare -A tests=() left=() ok=() bad=() skipped=() ms=()
 while read -r suite; do
     tests[$suite]=$((${tests[$suite]:-0} + 1))
-done < <(meson test -C "$build" --no-rebuild --list 2>&1 | sed -n 's/^[^: ]*:\([a-z]*\) \/ .*/\1/p')
+done < <(meson test -C "$build" --no-rebuild --list 2>&1 | sed -n 's/^[^: ]*:\([^: ]*\) \/ .*/\1/p')
 for suite in "$@"; do
     [ -n "${tests[$suite]:-}" ] ||
         { echo "test.sh: there is no suite $suite, but: ${!tests[*]}" >&2 && exit 2; }
@@ -99,7 +99,7 @@ run() {
     line suite passed failed skipped seconds
     while read -r text; do
         echo "$text" >>"$said"
-        [[ $text =~ ^[0-9]+/[0-9]+\ [^:\ ]*:([a-z]+)\ /\ (.*) ]] || continue
+        [[ $text =~ ^[0-9]+/[0-9]+\ [^:\ ]*:([^:\ ]+)\ /\ (.*) ]] || continue
         # shellcheck disable=SC2086
         over "${BASH_REMATCH[1]}" ${BASH_REMATCH[2]}
         progress "${text%%/*} of $all tests, $failed failed, $SECONDS s"
@@ -110,6 +110,12 @@ run() {
         failed=1
         cat "$said"
     fi
+    for suite in "$@"; do # it ended well, and has not said of all that they did
+        [ "$failed" != 0 ] || [ "${left[$suite]}" = 0 ] || {
+            echo "$suite: ${left[$suite]} of ${tests[$suite]} tests have said nothing"
+            failed=1
+        }
+    done
     sed -n '/^SKIPPED /s//skipped: /p' "$build/meson-logs/testlog.txt" | sort -u
     [ "$failed" = 0 ] || failures
     for suite in "$@"; do

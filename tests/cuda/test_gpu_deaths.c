@@ -320,9 +320,9 @@ START_TEST(two_ghosts_of_a_group)
 }
 END_TEST
 
-/* As it is before Linux 6.5 for processes of another pid namespace: they have no number here, and
- * no pidfd. */
-static void nobody_is_seen(void)
+/* ESRCH: as it is before Linux 6.5 for processes of another pid namespace: they have no number
+ * here, and no pidfd. ENFILE: the machine has no descriptor left for one. */
+static void nobody_is_seen(unsigned error)
 {
     struct sock_filter lines[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -330,7 +330,7 @@ static void nobody_is_seen(void)
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_getsockopt, 0, 3),
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SO_PEERPIDFD, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ESRCH),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog program = {sizeof lines / sizeof lines[0], lines};
@@ -344,7 +344,7 @@ START_TEST(who_cannot_be_seen_to_end_maps_no_gpu)
 {
     struct host h;
     pfx *c;
-    nobody_is_seen();
+    nobody_is_seen(ESRCH);
     gpu_host(&h, "cuda", gpu_exports[_i]);
     struct pfx_options o = worker_options(&h);
     ck_assert_int_eq(pfx_open(&o, &c), PFX_EACCESS);
@@ -353,6 +353,20 @@ START_TEST(who_cannot_be_seen_to_end_maps_no_gpu)
     c = gpu_open(&h, PFX_MAP_NONE);
     audit_clean(&h);
     pfx_close(c);
+    host_stop(&h);
+}
+END_TEST
+
+/* What is lacking is said, and not that its end cannot be seen. */
+START_TEST(who_cannot_be_watched_for_lack_of_descriptors)
+{
+    struct host h;
+    pfx *c;
+    nobody_is_seen(ENFILE);
+    gpu_host(&h, "cuda", gpu_exports[0]);
+    struct pfx_options o = worker_options(&h);
+    ck_assert_int_eq(pfx_open(&o, &c), PFX_ENOSPC);
+    ck_assert_msg(strstr(pfx_why(NULL), "fs.file-max") != NULL, "%s", pfx_why(NULL));
     host_stop(&h);
 }
 END_TEST
@@ -411,6 +425,7 @@ Suite *test_suite(void)
     tcase_add_test(t, the_name_is_free_at_once);
     tcase_add_loop_test(t, two_ghosts_of_a_group, 0, 2);
     tcase_add_loop_test(t, who_cannot_be_seen_to_end_maps_no_gpu, 0, EXPORTS);
+    tcase_add_test(t, who_cannot_be_watched_for_lack_of_descriptors);
     tcase_add_test(t, ghosts_are_counted);
     tcase_add_test(t, who_gave_up_waiting_leaves_nothing);
     suite_add_tcase(s, t);

@@ -9,11 +9,13 @@
 
 #include <fcntl.h>
 #include <linux/falloc.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { HUGE = 2 << 20, PAGES = 4, POOL = 3 /* of the descriptors */, SKIPPED = 77 };
@@ -104,6 +106,19 @@ START_TEST(huge_pages_given_away)
 }
 END_TEST
 
+/* A SIGBUS that is not the touch of a page, and so would not come again. */
+START_TEST(huge_pages_and_a_signal_from_outside)
+{
+    struct host h;
+    int status;
+    HOST_START(&h, "--blocks", "32", "--block-tokens", "4", "--block-bytes", "64", "--huge-pages");
+    ck_assert(!host_logged(&h, "huge pages could not be had"));
+    ck_assert_int_eq(kill(h.pid, SIGBUS), 0);
+    EVENTUALLY(5000, waitpid(h.pid, &status, WNOHANG) == h.pid);
+    ck_assert(!WIFEXITED(status) || WEXITSTATUS(status) != 0); /* a sanitizer's way to die */
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     if (access(number_file, W_OK)) {
@@ -116,6 +131,7 @@ Suite *test_suite(void)
     tcase_set_timeout(t, 60 * SLOW);
     tcase_add_unchecked_fixture(t, more_huge_pages, as_many_as_before);
     tcase_add_test(t, huge_pages_given_away);
+    tcase_add_test(t, huge_pages_and_a_signal_from_outside);
     suite_add_tcase(s, t);
     return s;
 }

@@ -5,6 +5,7 @@
  */
 #include "client/prefixd.h"
 #include "tests/raw.h"
+#include "tests/scenario/disk_site.h"
 #include "tests/worker.h"
 
 #include <errno.h>
@@ -291,6 +292,50 @@ START_TEST(holes_in_a_request_region)
 }
 END_TEST
 
+/* ---- holes in the pool ------------------------------------------------------------------------
+ */
+
+enum { TEXTS = 5 };
+
+/* So many of some texts, which nobody has had before, do not come back from disk as they were. */
+static unsigned lost_on_disk(struct site *s, char first)
+{
+    char text[TEXTS][10] = {{0}};
+    unsigned lost = 0;
+    for (int i = 0; i < TEXTS; i++) {
+        memset(text[i], first + i, 8);
+        put_on_disk(s, text[i]);
+    }
+    for (int i = 0; i < TEXTS; i++) {
+        text[i][8] = 'x'; /* a match leaves one token over */
+        lost += exact(s, text[i]) != 8;
+    }
+    return lost;
+}
+
+/* A worker gives pages of the pool back to the machine. New ones come in their place, while the
+ * kernel holds on to the old for the daemon's transfers. What was cached may be lost, and a little
+ * more; not what comes after that. */
+START_TEST(holes_in_the_pool_do_not_end_the_disk)
+{
+    struct site s;
+    struct worker thief;
+    struct pfx_pool_view v = {.size = sizeof v};
+    site_init(&s, "2M");
+    site_start(&s);
+    ck_assert_uint_eq(lost_on_disk(&s, 'a'), 0);
+    worker_open(&thief, &s.h, NULL);
+    ck_assert_int_eq(pfx_pool_view(thief.c, 0, &v), 0);
+    uint64_t bytes = pfx_geometry(thief.c)->n_blocks * v.block_stride;
+    ck_assert_int_eq(madvise(v.blocks, bytes, MADV_REMOVE), 0);
+    worker_close(&thief);
+    (void)lost_on_disk(&s, 'h');
+    ck_assert_uint_eq(lost_on_disk(&s, 'q'), 0);
+    site_stop(&s);
+    site_deinit(&s);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("regions");
@@ -303,6 +348,7 @@ Suite *test_suite(void)
         printf("only root can try it as another user\n");
     tcase_add_test(t, regions_of_rows_stay_as_they_are);
     tcase_add_test(t, holes_in_a_request_region);
+    tcase_add_test(t, holes_in_the_pool_do_not_end_the_disk);
     suite_add_tcase(s, t);
     return s;
 }

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -25,6 +26,7 @@
 
 enum { STRANGER = 54321, LINGER_S = 20, PROMPT_MS = 2000 };
 enum { NEW, OLD, KERNELS };
+enum { MANY = 8 };
 
 struct scene {
     struct host h;
@@ -101,6 +103,32 @@ static bool send_descriptor(int to, size_t n, int fd)
     c->cmsg_len = CMSG_LEN(sizeof fd);
     memcpy(CMSG_DATA(c), &fd, sizeof fd);
     return sendmsg(to, &m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+}
+
+/* The same of several in one packet, and then they are not ours any more. False: as above. */
+static bool send_descriptors(int to, const int *fd, size_t n)
+{
+    union {
+        struct cmsghdr align;
+        char room[CMSG_SPACE(MANY * sizeof(int))];
+    } control = {0};
+    struct iovec part = {(char[]){'x'}, 1};
+    struct msghdr m = {.msg_iov = &part,
+                       .msg_iovlen = 1,
+                       .msg_control = &control,
+                       .msg_controllen = CMSG_SPACE(n * sizeof *fd)};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(n * sizeof *fd);
+    memcpy(CMSG_DATA(c), fd, n * sizeof *fd);
+    bool sent = sendmsg(to, &m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!sent)
+            setsockopt(fd[i], SOL_SOCKET, SO_LINGER, &(struct linger){0}, sizeof(struct linger));
+        close(fd[i]);
+    }
+    return sent;
 }
 
 /* A TCP connection whose other end takes nothing: closing it takes LINGER_S seconds, of whoever
@@ -185,6 +213,45 @@ START_TEST(stranger_waits_with_them_at_the_stop)
 }
 END_TEST
 
+/* ---- no descriptor is left --------------------------------------------------------------------
+ */
+
+static void pass_many(struct child *me, void *arg)
+{
+    const struct scene *s = arg;
+    int fd[MANY];
+    become_stranger();
+    for (int i = 0; i < MANY; i++)
+        fd[i] = lingering_socket();
+    if (!send_descriptors(raw_connect(&s->h), fd, MANY))
+        ck_assert_int_eq(s->kernel, NEW);
+    child_post(me, 1);
+    child_wait(me);
+}
+
+/* More come than the daemon may open: what has no room would be closed where it is received. */
+START_TEST(stranger_passes_more_than_there_is_room_for)
+{
+    struct scene s = {.kernel = _i};
+    struct child c;
+    begin(&s, _i);
+    s.honest.unchecked = true; /* each audit would be a connection more */
+    struct rlimit few = {s.fds + 3, s.fds + 3};
+    ck_assert_int_eq(prlimit(s.h.pid, RLIMIT_NOFILE, &few, NULL), 0);
+    child_start(&c, pass_many, &s);
+    child_wait(&c);
+    for (int i = 0; i < 20; i++, sleep_us(10000))
+        ck_assert_uint_eq(matched(&s.honest, "aaaabbbbx"), 8);
+    ck_assert_uint_lt(now_ms() - s.from_ms, PROMPT_MS);
+    child_post(&c, 1);
+    child_join(&c);
+    EVENTUALLY(PROMPT_MS, count_fds(s.h.pid) == s.fds);
+    s.honest.unchecked = false;
+    s.from_ms = now_ms();
+    end(&s);
+}
+END_TEST
+
 /* ---- a crowd ------------------------------------------------------------------------------ */
 
 static void knock_for_ever(struct child *me, void *arg)
@@ -262,6 +329,27 @@ START_TEST(strangers_do_not_fill_the_log)
 }
 END_TEST
 
+/* Where no descriptor is left for them, either. */
+START_TEST(strangers_without_descriptors_do_not_fill_the_log)
+{
+    enum { CAME = 300 };
+    struct scene s = {0};
+    begin(&s, NEW);
+    struct rlimit few = {s.fds, s.fds};
+    ck_assert_int_eq(prlimit(s.h.pid, RLIMIT_NOFILE, &few, NULL), 0);
+    for (int i = 0; i < CAME; i++) {
+        char byte;
+        int fd = raw_connect(&s.h);
+        ck_assert_int_le(recv(fd, &byte, 1, 0), 0); /* it was hung up on */
+        close(fd);
+        ck_assert_uint_lt(now_ms() - s.from_ms, 9000); /* all within the time of one line */
+    }
+    ck_assert_uint_eq(lines_with(&s.h, "no descriptor is left"), 1);
+    worker_close(&s.honest);
+    host_stop(&s.h);
+}
+END_TEST
+
 /* ---- who is attached ------------------------------------------------------------------------- */
 
 START_TEST(worker_passes_sockets_that_linger)
@@ -305,8 +393,10 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, stranger_passes_sockets_that_linger, 0, KERNELS);
     tcase_add_loop_test(t, stranger_waits_with_them_at_the_stop, 0, KERNELS);
     tcase_add_loop_test(t, worker_passes_sockets_that_linger, 0, KERNELS);
+    tcase_add_loop_test(t, stranger_passes_more_than_there_is_room_for, 0, KERNELS);
     tcase_add_test(t, strangers_in_a_crowd);
     tcase_add_test(t, strangers_do_not_fill_the_log);
+    tcase_add_test(t, strangers_without_descriptors_do_not_fill_the_log);
     tcase_add_test(t, kernel_refuses_descriptors);
     suite_add_tcase(s, t);
     return s;

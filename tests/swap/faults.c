@@ -373,6 +373,12 @@ static bool faulty_pin(struct engine *e)
     return f->below->ops->pin(f->below);
 }
 
+static void faulty_unpin(struct engine *e)
+{
+    struct faulty *f = faulty_of(e);
+    f->below->ops->unpin(f->below);
+}
+
 static void faulty_free(struct engine *e)
 {
     struct faulty *f = faulty_of(e);
@@ -380,7 +386,8 @@ static void faulty_free(struct engine *e)
     free(f);
 }
 
-static const struct engine_ops faulty_ops = {faulty_submit, faulty_reap, faulty_pin, faulty_free};
+static const struct engine_ops faulty_ops = {faulty_submit, faulty_reap, faulty_pin, faulty_unpin,
+                                             faulty_free};
 
 static struct engine *wrap(struct engine *below)
 {
