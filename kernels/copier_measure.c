@@ -15,11 +15,11 @@
  * milliseconds.
  */
 #include "kernels/copier_private.h"
+#include "shm/clock.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     LEAST = 4096,
@@ -34,9 +34,7 @@ typedef int copy_fn(struct copier_cuda *c, unsigned buffer, enum copier_way way,
 
 static double now(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+    return (double)clock_ns() * 1e-9;
 }
 
 /* Pages spread over the pool, one after the other in the buffer: no two are neighbours if the pool

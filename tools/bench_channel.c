@@ -47,12 +47,12 @@ double ring_p50_value(void *self)
     struct ring_row *row = self;
     uint64_t ns[RIG_BATCHES];
     for (int batch = -1; batch < RIG_BATCHES; batch++) { /* the first one warms up */
-        uint64_t before = now_ns();
+        uint64_t before = clock_ns();
         for (int trip = 0; trip < RIG_TRIPS; trip++)
             if (!raw_round_trip(&row->raw))
                 return -1;
         if (batch >= 0)
-            ns[batch] = now_ns() - before;
+            ns[batch] = clock_ns() - before;
     }
     return (double)quantile(ns, RIG_BATCHES, 500) / RIG_TRIPS;
 }
@@ -276,9 +276,9 @@ static double peek_ns(struct rig *g)
 {
     uint64_t ns[CALLS];
     for (int i = 0; i < CALLS; i++) {
-        uint64_t before = now_ns();
+        uint64_t before = clock_ns();
         ssize_t n = pfx_peek(g->c, 0, g->tokens, BENCH_PREFIX_TOKENS + 1);
-        ns[i] = now_ns() - before;
+        ns[i] = clock_ns() - before;
         if (n != BENCH_PREFIX_TOKENS) {
             rig_fail(g->c, "peek failed", n < 0 ? (int)n : PFX_ENOENT);
             return -1;

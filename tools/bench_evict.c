@@ -56,9 +56,9 @@ void *evict_single_begin(void)
 double evict_value(void *self)
 {
     struct evict *e = self;
-    uint64_t before = now_ns();
+    uint64_t before = clock_ns();
     uint32_t n = index_evict(e->index->index, EVICT_N);
-    uint64_t ns = now_ns() - before;
+    uint64_t ns = clock_ns() - before;
     if (n == EVICT_N)
         return (double)ns / 1e3 / EVICT_N;
     tool_fail(0, "only %u of %d blocks could be evicted.", n, EVICT_N);

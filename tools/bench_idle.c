@@ -47,13 +47,13 @@ double idle_value(void *self)
         return -1;
     }
     usleep(500 * 1000); /* attaching is over */
-    uint64_t begin = now_ns();
+    uint64_t begin = clock_ns();
     clock_gettime(clock, &from);
     for (int i = 0; i < IDLE_SECONDS * 10 && !interrupted; i++)
         usleep(100 * 1000);
     clock_gettime(clock, &to);
     double used = (double)(to.tv_sec - from.tv_sec) * 1e9 + (double)(to.tv_nsec - from.tv_nsec);
-    return 100 * used / (double)(now_ns() - begin);
+    return 100 * used / (double)(clock_ns() - begin);
 }
 
 void idle_end(void *self)

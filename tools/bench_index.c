@@ -161,10 +161,10 @@ double index_hot_value(void *self)
     struct hot *h = self;
     uint64_t ns[HOT_CALLS];
     for (int i = 0; i < HOT_CALLS; i++) {
-        uint64_t before = now_ns();
+        uint64_t before = clock_ns();
         bool found = bench_index_match(h->index->view, h->query, PREFIX_BLOCKS, h->ids);
         bench_clobber(h->ids);
-        ns[i] = now_ns() - before;
+        ns[i] = clock_ns() - before;
         if (!found)
             return miss();
     }
@@ -177,10 +177,10 @@ double index_hot_baseline(void *self)
     uint64_t ns[HOT_CALLS];
     for (int i = 0; i < HOT_CALLS; i++) {
         bench_clobber(h->query);
-        uint64_t before = now_ns();
+        uint64_t before = clock_ns();
         int differs = memcmp(h->query, h->same, PREFIX_BYTES);
         bench_clobber((void *)(intptr_t)differs);
-        ns[i] = now_ns() - before;
+        ns[i] = clock_ns() - before;
     }
     return (double)quantile(ns, HOT_CALLS, 500);
 }
@@ -243,10 +243,10 @@ double index_cold_value(void *self)
     shuffle(c->order, c->n, c->rounds++);
     for (uint32_t i = 0; i < c->n; i++) {
         const uint32_t *query = c->query + (size_t)c->order[i] * BENCH_PREFIX_TOKENS;
-        uint64_t before = now_ns();
+        uint64_t before = clock_ns();
         if (!bench_index_match(c->index->view, query, PREFIX_BLOCKS, c->ids))
             return miss();
-        c->ns[i] = now_ns() - before;
+        c->ns[i] = clock_ns() - before;
     }
     return (double)quantile(c->ns, c->n, 500);
 }
@@ -257,10 +257,10 @@ double index_cold_baseline(void *self)
     shuffle(c->order, c->n, c->rounds++);
     for (uint32_t i = 0; i < c->n; i++) {
         size_t at = (size_t)c->order[i] * BENCH_PREFIX_TOKENS;
-        uint64_t before = now_ns();
+        uint64_t before = clock_ns();
         int differs = memcmp(c->query + at, c->same + at, PREFIX_BYTES);
         bench_clobber((void *)(intptr_t)differs);
-        c->ns[i] = now_ns() - before;
+        c->ns[i] = clock_ns() - before;
     }
     return (double)quantile(c->ns, c->n, 500);
 }
@@ -349,9 +349,9 @@ static double scale_time(struct scale *s, const struct bench_index *b, uint32_t 
             scale_tokens(s->query[i], (uint32_t)(random_word(3, s->draws++) % n));
         flush_caches(s);
         for (int i = 0; i < SCALE_BATCH; i++) {
-            uint64_t before = now_ns();
+            uint64_t before = clock_ns();
             bool found = bench_index_match(b->view, s->query[i], SCALE_BLOCKS, s->ids);
-            ns[batch * SCALE_BATCH + i] = now_ns() - before;
+            ns[batch * SCALE_BATCH + i] = clock_ns() - before;
             if (!found)
                 return miss();
         }

@@ -67,9 +67,9 @@ double rig_lookup_ns(struct rig *g, int n, unsigned per_mille)
     static uint64_t ns[RIG_CALLS];
     struct pfx_match m;
     for (int i = -10; i < n; i++) { /* the first ones warm up */
-        uint64_t before = now_ns();
+        uint64_t before = clock_ns();
         int rc = rig_lookup(g, &m);
-        uint64_t took = now_ns() - before;
+        uint64_t took = clock_ns() - before;
         if (rc >= 0 && (m.matched_tokens != g->n_tokens || m.snapshot.depth != g->snapshot_depth ||
                         m.snapshot.tier_depth != g->tier_depth)) {
             tool_fail(0, "the held prefix was found otherwise than it is cached.");
@@ -169,14 +169,14 @@ static double time_pings(struct lines *l)
     uint64_t ns[RIG_BATCHES];
     uint32_t i = 0;
     for (int batch = -1; batch < RIG_BATCHES; batch++) { /* the first one warms up */
-        uint64_t before = now_ns();
+        uint64_t before = clock_ns();
         for (int trip = 0; trip < RIG_TRIPS; trip++) {
             shm_store_release(&l->ping, ++i);
             while (shm_load_acquire(&l->pong) != i)
                 cpu_relax();
         }
         if (batch >= 0)
-            ns[batch] = now_ns() - before;
+            ns[batch] = clock_ns() - before;
     }
     return (double)quantile(ns, RIG_BATCHES, 500) / RIG_TRIPS;
 }

@@ -156,8 +156,8 @@ static struct swap_order *wait_order(struct swap *sw, int ms)
 /* All slots, in the order of the file. They come as it grows. */
 static bool take_slots(struct swap_row *row)
 {
-    uint64_t end = now_ns() + GROW_MS * 1000000ull;
-    for (uint32_t got = 0; got < row->n && !interrupted && now_ns() < end;) {
+    uint64_t end = clock_ns() + GROW_MS * 1000000ull;
+    for (uint32_t got = 0; got < row->n && !interrupted && clock_ns() < end;) {
         uint32_t first, run = swap_slots_take(row->sw, STORE_BLOCKS, row->n - got, &first);
         for (uint32_t i = 0; i < run; i++)
             row->slot[got++] = first + i;
@@ -204,7 +204,7 @@ static bool run_orders(struct swap_row *row, bool write, unsigned ms, uint32_t l
                        struct moved *out)
 {
     enum swap_kind kind = write ? SWAP_WRITE : SWAP_READ;
-    uint64_t began = now_ns(), end = began + ms * 1000000ull;
+    uint64_t began = clock_ns(), end = began + ms * 1000000ull;
     struct timespec c0, c1;
     uint64_t records = 0;
     bool good = true, more = true;
@@ -221,10 +221,10 @@ static bool run_orders(struct swap_row *row, bool write, unsigned ms, uint32_t l
         }
         struct swap_order *o = wait_order(row->sw, 30 * 1000);
         good = o && order_back(row, o);
-        more = !interrupted && (records < least || now_ns() < end);
+        more = !interrupted && (records < least || clock_ns() < end);
     }
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &c1);
-    out->seconds = (double)(now_ns() - began) / 1e9;
+    out->seconds = (double)(clock_ns() - began) / 1e9;
     out->bytes = (double)records * (double)row->record;
     out->cpu_seconds = (double)(c1.tv_sec - c0.tv_sec) + (double)(c1.tv_nsec - c0.tv_nsec) / 1e9;
     return good && !interrupted;

@@ -151,9 +151,9 @@ static int load_worker(const struct lookup_row *row)
 /* Until the file has room for what is to be found there later. */
 static bool load_room(pfx *c)
 {
-    uint64_t end = now_ns() + LOAD_ROOM_MS * 1000000ull;
+    uint64_t end = clock_ns() + LOAD_ROOM_MS * 1000000ull;
     while (stats_of(c).disk_ready_blocks < LOAD_READY) {
-        if (interrupted || now_ns() > end)
+        if (interrupted || clock_ns() > end)
             return tool_fail(0, "the file did not grow in time."), false;
         usleep(1000);
     }
@@ -219,9 +219,9 @@ static double look_ns(struct lookup_row *row)
     struct pfx_match m;
     for (int i = 0; i < CALLS; i++) {
         usleep(PACE_US);
-        uint64_t before = now_ns();
+        uint64_t before = clock_ns();
         int rc = look_held(row, &m);
-        ns[i] = now_ns() - before;
+        ns[i] = clock_ns() - before;
         if (rc >= 0 && m.matched_tokens != HELD_BLOCKS * BENCH_BLOCK_TOKENS) {
             tool_fail(0, "a held prefix was not found.");
             return -1;
@@ -238,10 +238,10 @@ double swap_lookup_value(void *self)
     shm_store_release(&row->load->run, 1u);
     usleep(20 * 1000);
     struct pfx_stats a = stats_of(row->site.c);
-    uint64_t began = now_ns();
+    uint64_t began = clock_ns();
     double ns = look_ns(row);
     struct pfx_stats b = stats_of(row->site.c);
-    row->seconds += (double)(now_ns() - began) / 1e9;
+    row->seconds += (double)(clock_ns() - began) / 1e9;
     row->blocks += (double)(b.disk_read_blocks - a.disk_read_blocks) +
                    (double)(b.disk_written_blocks - a.disk_written_blocks);
     shm_store_release(&row->load->run, 0u);
@@ -307,12 +307,12 @@ static int visit_sequence(pfx *c, uint32_t which)
 static bool wait_written(pfx *c, uint64_t inserted, uint64_t behind)
 {
     enum { FEW = 1024 };
-    uint64_t end = now_ns() + RESTART_MS * 1000000ull;
+    uint64_t end = clock_ns() + RESTART_MS * 1000000ull;
     for (;;) {
         struct pfx_stats now = stats_of(c);
         if (now.disk_used + behind >= inserted && now.disk_ready_blocks >= inserted + FEW)
             return true;
-        if (interrupted || now_ns() > end)
+        if (interrupted || clock_ns() > end)
             return tool_fail(0, "the blocks did not reach the disk in time."), false;
         usleep(1000);
     }
@@ -383,7 +383,7 @@ double swap_restart_value(void *self)
     kill(s->daemon.pid, SIGKILL);
     waitid(P_PID, (id_t)s->daemon.pid, &info, WEXITED | WNOWAIT);
     cool(s);
-    uint64_t began = now_ns();
+    uint64_t began = clock_ns();
     int code = private_daemon_again(&s->daemon, &s->args);
     if (code != EXIT_GOOD || !(s->c = tool_attach(&s->tool, &code)))
         return -1;
@@ -396,14 +396,14 @@ double swap_restart_value(void *self)
         struct pfx_match m = {.size = sizeof m};
         bench_fill_tokens(tokens, look.n_tokens, 1);
         int rc = pfx_lookup(s->c, &look, &m);
-        double now = (double)(now_ns() - began) / 1e9;
+        double now = (double)(clock_ns() - began) / 1e9;
         if (rc < 0 || (rc = pfx_release(s->c, m.lease)) < 0)
             return fail(s->c, "a lookup failed", rc);
         row->answer_s = row->answer_s > 0 ? row->answer_s : now;
         hit_s = hit_s > 0 || m.matched_tokens == 0 ? hit_s : now;
         struct pfx_stats stats = stats_of(s->c);
         if (stats.disk_scan_done && row->scan_s == 0) {
-            row->scan_s = (double)(now_ns() - began) / 1e9;
+            row->scan_s = (double)(clock_ns() - began) / 1e9;
             row->blocks = (double)stats.disk_used;
         }
         if (interrupted || now > RESTART_MS / 1000.)

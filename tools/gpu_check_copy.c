@@ -50,9 +50,9 @@ static bool pool_is_right(struct scene *s)
 static bool move(struct scene *s, unsigned buffer, enum copier_way way, const struct copier_part *p,
                  unsigned n)
 {
-    uint64_t end = now_ns() + 20000000000u;
+    uint64_t end = clock_ns() + 20000000000u;
     int rc = copier_begin(s->c, buffer, way, p, n);
-    while (!rc && (rc = copier_poll(s->c, buffer)) == 0 && now_ns() < end)
+    while (!rc && (rc = copier_poll(s->c, buffer)) == 0 && clock_ns() < end)
         continue;
     if (rc != 1)
         finding("a copy of %u pages: %s", n, rc ? copier_why(s->c) : "not over after 20 s");

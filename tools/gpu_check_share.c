@@ -53,8 +53,8 @@ static bool await(const struct process *p, const char *task)
 {
     char text[600] = "";
     size_t n = 0;
-    uint64_t end = now_ns() + (uint64_t)WORKER_MS * 1000000;
-    while (n < sizeof text - 1 && now_ns() < end && !strchr(text, '\n')) {
+    uint64_t end = clock_ns() + (uint64_t)WORKER_MS * 1000000;
+    while (n < sizeof text - 1 && clock_ns() < end && !strchr(text, '\n')) {
         struct pollfd fd = {.fd = p->out, .events = POLLIN};
         if (poll(&fd, 1, 100) <= 0)
             continue;
@@ -109,10 +109,10 @@ static void nap(void)
 static bool memory_is_back(const struct gpu *g, uint64_t before, const char *export,
                            const char *what)
 {
-    uint64_t began = now_ns(), limit = began + (uint64_t)BACK_MS * 1000000, now;
-    while ((now = free_bytes(g)) + SLACK < before && now_ns() < limit)
+    uint64_t began = clock_ns(), limit = began + (uint64_t)BACK_MS * 1000000, now;
+    while ((now = free_bytes(g)) + SLACK < before && clock_ns() < limit)
         nap();
-    double took = (double)(now_ns() - began) * 1e-9;
+    double took = (double)(clock_ns() - began) * 1e-9;
     if (now + SLACK < before) {
         finding("%s: after %s, %.1f MiB of the GPU are free and before it were %.1f", export, what,
                 (double)now / (1 << 20), (double)before / (1 << 20));
@@ -129,11 +129,11 @@ static bool memory_is_back(const struct gpu *g, uint64_t before, const char *exp
 static bool lease_is_back(pfx *c, const char *export)
 {
     struct pfx_stats st = {.size = sizeof st};
-    uint64_t limit = now_ns() + (uint64_t)BACK_MS * 1000000;
+    uint64_t limit = clock_ns() + (uint64_t)BACK_MS * 1000000;
     do {
         nap();
         st.size = sizeof st;
-    } while (pfx_stats(c, &st) == 0 && (st.blocks_pinned || st.leases) && now_ns() < limit);
+    } while (pfx_stats(c, &st) == 0 && (st.blocks_pinned || st.leases) && clock_ns() < limit);
     if (!st.blocks_pinned && !st.leases)
         return true;
     finding("%s: a killed worker still holds %llu blocks", export,

@@ -4,18 +4,12 @@
 #ifndef TOOLS_MEASURE_H
 #define TOOLS_MEASURE_H
 
+#include "shm/clock.h"
+
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <time.h>
-
-static inline uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* Sorts; per_mille 500 is the median. 0 of nothing. */
 uint64_t quantile(uint64_t *value, size_t n, unsigned per_mille);

@@ -160,8 +160,8 @@ static bool await_ready(int out)
 {
     char line[512];
     size_t n = 0;
-    uint64_t end = now_ns() + (uint64_t)START_MS * 1000000;
-    while (n < sizeof line - 1 && now_ns() < end && !interrupted) {
+    uint64_t end = clock_ns() + (uint64_t)START_MS * 1000000;
+    while (n < sizeof line - 1 && clock_ns() < end && !interrupted) {
         struct pollfd p = {.fd = out, .events = POLLIN};
         if (poll(&p, 1, 100) <= 0)
             continue;
@@ -181,9 +181,9 @@ static bool await_ready(int out)
 static int reap(struct private_daemon *d, int ms)
 {
     int status = 0;
-    uint64_t end = now_ns() + (uint64_t)ms * 1000000;
+    uint64_t end = clock_ns() + (uint64_t)ms * 1000000;
     while (waitpid(d->pid, &status, WNOHANG) == 0) {
-        if (now_ns() > end)
+        if (clock_ns() > end)
             kill(d->pid, SIGKILL);
         poll(NULL, 0, 2);
     }

@@ -311,9 +311,9 @@ static void show_progress(const struct replay *r, bool last)
 {
     static uint64_t shown_ns;
     uint64_t done = 0;
-    if (!isatty(STDERR_FILENO) || (!last && now_ns() - shown_ns < 100 * 1000000u))
+    if (!isatty(STDERR_FILENO) || (!last && clock_ns() - shown_ns < 100 * 1000000u))
         return;
-    shown_ns = now_ns();
+    shown_ns = clock_ns();
     if (last) {
         fprintf(stderr, "\r\033[K");
         return;
@@ -395,7 +395,7 @@ static uint64_t crew_await(struct crew *crew)
         for (unsigned i = 0; i < r->n_workers; i++)
             ready += shm_load_acquire(&r->words[i].ready);
         if (ready == r->n_workers && !begin_ns) {
-            begin_ns = now_ns();
+            begin_ns = clock_ns();
             shm_store_release(r->go, 1u);
         }
         for (unsigned i = 0; i < r->n_workers; i++)

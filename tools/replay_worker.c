@@ -174,9 +174,9 @@ static int serve(struct worker *w, const struct prompt *p, struct outcome *o)
                                    .n_tokens = w->n_tokens,
                                    .max_match = w->r->whole_match ? w->n_tokens : 0};
     struct pfx_match m = {.size = sizeof m};
-    uint64_t before = now_ns();
+    uint64_t before = clock_ns();
     int rc = pfx_lookup(w->c, &args, &m);
-    o->lookup_ns = now_ns() - before;
+    o->lookup_ns = clock_ns() - before;
     if (rc < 0)
         return fail(w, "lookup failed", rc);
     rc = fetch(w, &m, o);
@@ -264,7 +264,7 @@ int replay_worker(const struct replay *r, unsigned me)
         r->outcome[i].done = code == EXIT_GOOD;
         shm_store(&words->done, words->done + 1);
     }
-    words->end_ns = now_ns();
+    words->end_ns = clock_ns();
     detach(&w);
     return code;
 }

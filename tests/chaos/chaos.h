@@ -202,7 +202,7 @@ void stage_find(struct stage *s, const char *format, ...) __attribute__((format(
 
 static inline uint64_t now_ms(void)
 {
-    return now_ns() / 1000000;
+    return clock_ns() / 1000000;
 }
 static inline void nap_us(unsigned us)
 {

@@ -76,9 +76,9 @@ static pid_t child(void)
 static void pulse_run(struct stage *s)
 {
     for (;;) {
-        uint64_t before = now_ns();
+        uint64_t before = clock_ns();
         nap_us(PULSE_US);
-        uint64_t late = now_ns() - before - PULSE_US * 1000ull;
+        uint64_t late = clock_ns() - before - PULSE_US * 1000ull;
         if (late > LATE_NS)
             tally_add(&s->late_ns, late);
     }
@@ -91,10 +91,10 @@ static void disk_pulse_run(struct stage *s, const char *dir)
     snprintf(path, sizeof path, "%s/pulse", dir);
     int fd = open(path, O_WRONLY | O_CREAT | O_DSYNC | O_CLOEXEC, 0600);
     for (;;) {
-        uint64_t before = now_ns();
+        uint64_t before = clock_ns();
         if (pwrite(fd, page, sizeof page, 0) != (ssize_t)sizeof page)
             _exit(0); /* then nothing is taken off */
-        uint64_t late = now_ns() - before;
+        uint64_t late = clock_ns() - before;
         if (late > DISK_LATE_NS)
             tally_add(&s->disk_late_ns, late);
         nap_us(DISK_PULSE_US);
@@ -205,7 +205,7 @@ static void seat_wake(struct director *d, unsigned i)
     if (!o->wake_ms)
         return;
     o->wake_ms = 0;
-    shm_store_release(&d->stage->seat[i].released_ns, now_ns());
+    shm_store_release(&d->stage->seat[i].released_ns, clock_ns());
     kill(o->pid, SIGCONT);
 }
 

@@ -372,11 +372,11 @@ void house_end(struct house *h, bool kindly)
         return;
     if (!(shm_load(&s->life) % 2))
         shm_store_release(&s->life, shm_load(&s->life) + 1);
-    shm_store_release(&s->down_ns, now_ns());
+    shm_store_release(&s->down_ns, clock_ns());
     house_disconnect(h);
     kill(h->pid, kindly ? SIGTERM : SIGKILL);
     int status = reap(h);
-    shm_store_release(&s->down_ns, now_ns());
+    shm_store_release(&s->down_ns, clock_ns());
     if (status == -1)
         stage_find(s, "the daemon did not end within %d ms of a SIG%s", STOP_MS,
                    kindly ? "TERM" : "KILL");
@@ -394,7 +394,7 @@ bool house_fell(struct house *h)
     if (h->pid <= 0 || waitpid(h->pid, &status, WNOHANG) != h->pid)
         return false;
     shm_store_release(&h->stage->life, shm_load(&h->stage->life) | 1u);
-    shm_store_release(&h->stage->down_ns, now_ns());
+    shm_store_release(&h->stage->down_ns, clock_ns());
     h->pid = 0;
     device_ends(h);
     stage_find(h->stage, "the daemon ended by itself, wait status 0x%x (%s %d)", (unsigned)status,

@@ -104,7 +104,7 @@ static int check_options(int n, char **arg)
     if (opt.swap && opt.swap[0] == '/' && access(opt.swap, W_OK | X_OK) != 0)
         return tool_fail(EXIT_USAGE, "--swap %s: %s; name a directory that this user may write.",
                          opt.swap, strerror(errno));
-    opt.seed = mix64(now_ns() + (uint64_t)getpid()) % 1000000;
+    opt.seed = mix64(clock_ns() + (uint64_t)getpid()) % 1000000;
     if (seed && !parse_number(seed, 0, &opt.seed))
         return tool_fail(EXIT_USAGE, "a seed is a whole number, not '%s'.", seed);
     return EXIT_GOOD;

@@ -26,7 +26,7 @@ bool mate_offer(struct actor *w, struct hand *h)
     if (shm_load_acquire(&o->state) != OFFER_NONE)
         return false;
     o->life = w->life;
-    o->made_ns = now_ns();
+    o->made_ns = clock_ns();
     o->lease = h->lease;
     o->version = h->version;
     o->prompt = h->prompt;

@@ -32,7 +32,7 @@ void call_begin(struct actor *w, const char *what)
     shm_store(&w->seat->what, what);
     shm_store(&w->seat->late_ns, shm_load(&w->stage->late_ns));
     shm_store(&w->seat->disk_late_ns, shm_load(&w->stage->disk_late_ns));
-    shm_store_release(&w->seat->since_ns, now_ns());
+    shm_store_release(&w->seat->since_ns, clock_ns());
 }
 
 /* What of its time counts: see DEADLINE_MS. */
@@ -52,7 +52,7 @@ static uint64_t time_taken(const struct actor *w, uint64_t now)
 
 static void judge_time(struct actor *w)
 {
-    uint64_t now = now_ns(), taken = time_taken(w, now);
+    uint64_t now = clock_ns(), taken = time_taken(w, now);
     if (taken > (uint64_t)DEADLINE_MS * 1000000) {
         nap_us(200000); /* the pulses may be later still */
         taken = time_taken(w, now);
@@ -195,7 +195,7 @@ static bool attach(struct actor *w)
         return false;
     }
     w->bt = w->plan->block_tokens;
-    w->attached_ns = now_ns();
+    w->attached_ns = clock_ns();
     tally_add(&w->seat->tally.attached, 1);
     return true;
 }
