@@ -5,7 +5,6 @@
 #include "daemon/geometry.h"
 #include "daemon/handshake.h"
 #include "daemon/log.h"
-#include "shm/clock.h"
 #include "shm/status.h"
 
 #include <errno.h>
@@ -173,8 +172,7 @@ static struct tier *make_memory_tier(struct daemon *d, const struct geometry *g,
             device_copier(d->devices[i], TIER_BUFFER, TIER_BUFFERS, COPIER_ENGINE, &words);
         if (!config.copier[i]) {
             snprintf(why, n_why, "--snapshot-swap: %s", words.why);
-            while (i--)
-                copier_free(config.copier[i]);
+            copiers_free(config.copier, i);
             return NULL;
         }
         if (words.note[0])
@@ -271,7 +269,7 @@ static bool find_records(struct daemon *d, struct swap_store_config *s, enum swa
             s->pool[i] = (uint8_t *)device_address(d->devices[i]) + s->first;
             continue;
         }
-        s->copier[i] = d->copiers[store][i] =
+        s->copier[i] = d->copiers[store * DEVICES_MAX + i] =
             device_copier(d->devices[i], s->buffers.bytes, s->buffers.n, engine_from, &words);
         if (!s->copier[i]) {
             snprintf(why, n_why, "--swap: %s", words.why);
@@ -307,19 +305,6 @@ static bool make_disk(struct daemon *d, const struct geometry *g, char *why, siz
     return d->disk && watch_add(d, disk_fd(d->disk), &d->on_disk) == 0;
 }
 
-/* Those of a device that is stuck are known before any is freed. */
-static void free_copiers(struct daemon *d)
-{
-    uint64_t until = clock_ns() + COPIER_WAIT_MS * 1000000ull;
-    for (int i = 0; i < SWAP_STORES * DEVICES_MAX; i++)
-        copier_wait(d->copiers[i / DEVICES_MAX][i % DEVICES_MAX], until);
-    for (int i = 0; i < SWAP_STORES * DEVICES_MAX; i++) {
-        struct copier **c = &d->copiers[i / DEVICES_MAX][i % DEVICES_MAX];
-        copier_free(*c);
-        *c = NULL;
-    }
-}
-
 void daemon_uncarve(struct daemon *d)
 {
     if (d->disk)
@@ -328,7 +313,7 @@ void daemon_uncarve(struct daemon *d)
     d->snapshots = NULL;
     disk_stop(d->disk);
     d->disk = NULL;
-    free_copiers(d);
+    copiers_free(d->copiers, SWAP_STORES * DEVICES_MAX);
     for (uint32_t i = 0; i < DEVICES_MAX; i++) {
         d->gpu_left |= !(d->importers_left ? device_leave : device_free)(d->devices[i]);
         d->devices[i] = NULL;

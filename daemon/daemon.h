@@ -38,7 +38,7 @@ struct daemon {
     struct pool pool;
     struct index *index;
     struct spaces *spaces;
-    struct copier *copiers[SWAP_STORES][DEVICES_MAX]; /* the disk's, of GPUs */
+    struct copier *copiers[SWAP_STORES * DEVICES_MAX]; /* the disk's, of GPUs, by store */
     struct disk *disk;                                /* NULL: no disk tier */
     struct snapshots *snapshots;                      /* NULL: a pool without slots */
     struct leases leases;

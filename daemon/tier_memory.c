@@ -17,7 +17,6 @@
  */
 #include "daemon/list.h"
 #include "daemon/tier.h"
-#include "shm/clock.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -233,11 +232,7 @@ static bool memory_step(struct tier *t, struct tier_over *over, unsigned *n_over
 static void memory_free(struct tier *t)
 {
     struct tier_memory *m = (struct tier_memory *)t;
-    uint64_t until = clock_ns() + COPIER_WAIT_MS * 1000000ull;
-    for (uint32_t i = 0; i < m->config.n_devices; i++)
-        copier_wait(m->config.copier[i], until);
-    for (uint32_t i = 0; i < m->config.n_devices; i++)
-        copier_free(m->config.copier[i]);
+    copiers_free(m->config.copier, m->config.n_devices);
     if (m->rooms)
         munmap(m->rooms, m->config.n_blobs * room_bytes(m));
     free(m->blob);

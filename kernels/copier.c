@@ -14,6 +14,7 @@
  * KB.
  */
 #include "kernels/copier_private.h"
+#include "shm/clock.h"
 
 #include <errno.h>
 #include <numaif.h>
@@ -283,12 +284,28 @@ struct copier *copier_new(const struct copier_config *config, char *why, size_t 
     return c;
 }
 
-void copier_free(struct copier *c)
+static void free_one(struct copier *c)
 {
-    if (!c)
-        return;
     bool over = c->ops->free(c);
     if (c->buffers && over)
         munmap(c->buffers, copier_room(c));
     free(c);
+}
+
+void copiers_free(struct copier **all, unsigned n)
+{
+    uint64_t until = clock_ns() + COPIER_WAIT_MS * 1000000ull;
+    for (unsigned i = 0; i < n; i++)
+        if (all[i] && all[i]->config.cuda)
+            copier_cuda_wait((struct copier_cuda *)all[i], until);
+    for (unsigned i = 0; i < n; i++) {
+        if (all[i])
+            free_one(all[i]);
+        all[i] = NULL;
+    }
+}
+
+void copier_free(struct copier *c)
+{
+    copiers_free(&c, 1);
 }

@@ -49,18 +49,19 @@ struct copier_config {
     const struct cuda_driver *cuda; /* NULL: a host pool, and nothing below counts */
     void *context;                  /* the device's; outlives the copier */
     uint64_t engine_from;           /* parts of so many bytes go by the copy engine */
-    bool *stuck;                    /* the device's, for all its copiers: see copier_wait */
+    bool *stuck;                    /* the device's, for all its copiers: see copiers_free */
 };
 
 /* NULL and a sentence in why. `note` receives one line for the log: how it will work, and what
  * could not be had. */
 struct copier *copier_new(const struct copier_config *config, char *why, size_t n_why, char *note,
                           size_t n_note);
-/* Waits for what is under way, until then (clock_ns) at most. What has not come back may use
- * buffers and pool as long as the process lives, and most calls of the driver would wait for it:
- * then *stuck is set, and no copier of the device frees anything. */
-void copier_wait(struct copier *c, uint64_t until_ns);
-/* It waits itself as well, unless the device is stuck. */
+/* Waits for what is under way in any of them (some may be NULL), COPIER_WAIT_MS at most, before it
+ * frees the first. What has not come back may use buffers and pool as long as the process lives,
+ * and most calls of the driver would wait for it: then *stuck is set, and no copier of the device
+ * frees anything. So those of a device go together. All are NULL then. */
+void copiers_free(struct copier **all, unsigned n);
+/* One alone. */
 void copier_free(struct copier *c);
 
 /* All buffers, one after the other, as long as the copier lives. */

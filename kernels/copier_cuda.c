@@ -322,10 +322,10 @@ static bool comes_back(const struct copier_cuda *c, unsigned buffer, uint64_t un
     return true;
 }
 
-void copier_wait(struct copier *copier, uint64_t until_ns)
+void copier_cuda_wait(struct copier_cuda *c, uint64_t until_ns)
 {
-    struct copier_cuda *c = (struct copier_cuda *)copier;
-    if (!copier || !copier->config.cuda || !c->entered || enter(c))
+    const struct copier *copier = &c->copier;
+    if (!c->entered || *copier->config.stuck || enter(c))
         return;
     for (unsigned i = 0; i < copier->config.n_buffers; i++)
         if (copier->state[i] == BUFFER_MOVING && !comes_back(c, i, until_ns))
@@ -341,8 +341,6 @@ static bool cuda_free(struct copier *copier)
     bool over = true;
     if (!c->entered)
         return true;
-    if (!*copier->config.stuck)
-        copier_wait(copier, clock_ns() + COPIER_WAIT_MS * 1000000ull);
     if (*copier->config.stuck || enter(c))
         return false;
     for (unsigned i = 0; i < copier->config.n_buffers; i++) {

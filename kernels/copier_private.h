@@ -64,6 +64,9 @@ enum { COPIER_LIST = COPIER_PARTS * sizeof(struct copy_piece) };
 
 extern const struct copier_ops copier_host_ops, copier_cuda_ops;
 
+/* Until then (clock_ns) at most: what has not come back by then sets *stuck. */
+void copier_cuda_wait(struct copier_cuda *c, uint64_t until_ns);
+
 /* The buffers are there; a line in note. 0 or -EIO, a sentence in c->why. */
 int copier_cuda_start(struct copier_cuda *c, char *note, size_t n_note);
 /* 0 or -EIO, a sentence in c->why. */

@@ -23,20 +23,12 @@ static void make_dir(struct rig *r, unsigned path)
     r->config.path[path] = r->dir[path];
 }
 
-static void copiers_free(struct rig *r, enum swap_store_kind store)
-{
-    for (int d = 0; d < RIG_DEVICES; d++) {
-        copier_free(r->copier[store][d]);
-        r->copier[store][d] = NULL;
-    }
-}
-
 /* The first page of the copiers' pool is nobody's. */
 static void stage(struct rig *r, enum swap_store_kind store)
 {
     struct swap_store_config *c = &r->config.store[store];
     char why[256], note[256];
-    copiers_free(r, store);
+    copiers_free(r->copier[store], RIG_DEVICES);
     c->buffers = swap_buffers(c->record_bytes);
     c->first = 4096;
     for (uint32_t d = 0; d < r->config.n_pieces; d++) {
@@ -112,7 +104,7 @@ void rig_deinit(struct rig *r)
         rmdir(r->dir[p]);
     }
     for (int k = 0; k < SWAP_STORES; k++)
-        copiers_free(r, (enum swap_store_kind)k);
+        copiers_free(r->copier[(enum swap_store_kind)k], RIG_DEVICES);
     for (int k = 0; k < SWAP_STORES; k++)
         if (r->pool[k])
             munmap(r->pool[k], r->pool_bytes[k] * r->config.n_pieces);
