@@ -69,19 +69,24 @@ bool peer_allowed(const struct options *o, int fd, const struct peer *p)
     return o->n_groups && (group_allowed(o, p->gid) || any_group_allowed(o, fd));
 }
 
+static bool is_shortage(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOMEM;
+}
+
 int peer_pidfd(int fd, const struct peer *p)
 {
     int pidfd;
     socklen_t n = sizeof pidfd;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &n) == 0)
         return pidfd;
-    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM)
+    if (is_shortage(errno))
         return -errno;
     if (p->pid <= 0)
         return -ESRCH; /* in another pid namespace, before Linux 6.5 */
     pidfd = (int)syscall(SYS_pidfd_open, p->pid, 0);
     if (pidfd < 0)
-        return -errno;
+        return is_shortage(errno) ? -errno : -ESRCH;
     /* The number may belong to another process by now, but only if the peer is gone: then its
      * socket has hung up. */
     struct pollfd hung = {.fd = fd};

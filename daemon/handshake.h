@@ -21,7 +21,8 @@ struct peer {
 bool peer_identify(int fd, struct peer *p);
 bool peer_is_owner(const struct peer *p); /* the daemon's own user, or root */
 bool peer_allowed(const struct options *o, int fd, const struct peer *p);
-/* A pidfd of the process that connected, or -errno: the kernel gives none, hang-up alone tells. */
+/* A pidfd of the process that connected. -ESRCH: the kernel gives none, hang-up alone tells; else
+ * -errno: there is no descriptor or memory for it. */
 int peer_pidfd(int fd, const struct peer *p);
 
 /* 0, or PFX_E* and a sentence: size, magic, versions, strings. `n` is the packet's true length. */

@@ -29,8 +29,7 @@ enum {
 static const char UNSEEN[] =
     "the daemon cannot see this process end, and a GPU may write on after it has: let both share a "
     "pid namespace (docker: --pid=host or --pid=container:NAME), or run Linux 6.5 or newer; a "
-    "worker "
-    "that maps no GPU (PFX_MAP_NONE) may attach";
+    "worker that maps no GPU (PFX_MAP_NONE) may attach";
 
 /* ---- the control socket --------------------------------------------------------------- */
 
@@ -38,7 +37,7 @@ enum heard { HEARD_NOTHING, HEARD_BYE, HEARD_DESCRIPTORS };
 
 /* Is there a BYE among the next `limit` packets? They are taken; wake-ups mean nothing more, and
  * BYE counts even if the worker has gone since. Nothing received is no hang-up: a packet may be
- * empty. */
+ * empty. One with descriptors ends the looking: it stays where it is (foreign.h). */
 static enum heard hear(const struct session *s, int limit)
 {
     for (int i = 0; i < limit; i++) {
@@ -169,8 +168,7 @@ static struct session *session_new(struct daemon *d, int fd, const struct peer *
     s->arena_bytes = h->arena_bytes;
     text_clean(s->name, h->name, sizeof s->name);
     s->pidfd = peer_pidfd(fd, p);
-    bool short_of = s->pidfd == -EMFILE || s->pidfd == -ENFILE || s->pidfd == -ENOMEM;
-    *rc = short_of ? s->pidfd : -ESRCH;
+    *rc = s->pidfd;
     if (s->pidfd < 0 && quarantine_needed(d, s))
         goto fail;
 
