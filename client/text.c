@@ -35,8 +35,7 @@ const char *call_why(const struct pfx *c, uint32_t op, int status)
     } rows[] = {
         {OP_RESERVE, PFX_ENOSPC,
          "too few blocks are free or idle, or --max-worker-blocks allows this worker no more; "
-         "retry "
-         "after a release"},
+         "retry after a release"},
         {OP_SNAPSHOT_RESERVE, PFX_ENOSPC,
          "every snapshot slot is reserved or held by a lease that was offered it, or "
          "--max-worker-slots allows this worker no more; drop, insert or release, or start the "

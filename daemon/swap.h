@@ -6,10 +6,11 @@
  *   swap_slots.c      which slots are free                                  (index thread)
  *   swap_thread.c     the loop, and what becomes of an order                (swap thread)
  *   swap_transfer.c   operations: depth, coalescing, short transfers        (swap thread)
- *   swap_stage.c      pools that the CPU does not reach              (swap thread)
+ *   swap_stage.c      pools that the CPU does not reach                     (swap thread)
  *   swap_grow.c       in the background: growth, probes, what is owed       (swap thread)
  *   swap_scan.c       a restart's reading of all headers                    (swap thread)
- *   swap_file.c       open, lock, superblocks, headers; swap_flush.c flush records
+ *   swap_file.c       opening a file; swap_super.c what it says of itself; swap_set.c all files;
+ *                     swap_flush.c flush records
  *   swap_uring.c      engine: io_uring
  *   swap_preadv.c     engine: a few threads with pread and pwrite, where io_uring is refused
  *   swap_format.h     the bytes
