@@ -34,6 +34,19 @@ void refuse_call(long number, int error)
     install(code, 4);
 }
 
+void refuse_option(long number, uint32_t option, int error)
+{
+    struct sock_filter code[] = {
+        NUMBER,
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)number, 0, 3),
+        LOW(2),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, option, 0, 1),
+        REFUSE((unsigned)error),
+        ALLOW,
+    };
+    install(code, 6);
+}
+
 void refuse_io_uring(int error)
 {
     refuse_call(__NR_io_uring_setup, error);

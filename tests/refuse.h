@@ -7,6 +7,8 @@
 
 /* This call fails with this errno, always. */
 void refuse_call(long number, int error);
+/* This call fails with this errno where its third argument is `option`, as for a socket's. */
+void refuse_option(long number, uint32_t option, int error);
 /* There is no memory for a shared mapping of so many bytes, below 4 GiB. */
 void refuse_shared_maps(uint32_t from, uint32_t to);
 

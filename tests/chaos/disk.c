@@ -11,21 +11,18 @@
  * flush that never reached the disk from one that nobody asked for.
  */
 #include "tests/chaos/chaos.h"
+#include "tests/disk_calls.h"
+#include "tests/pass.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <poll.h>
 #include <signal.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -143,24 +140,6 @@ bool disk_within_budget(struct house *h)
 
 /* ---- transfers ------------------------------------------------------------------------------- */
 
-/* Like the kernel's headers: a packet with one descriptor. */
-static bool send_fd(int to, int fd)
-{
-    _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {0};
-    char byte = 'f';
-    struct iovec part = {&byte, 1};
-    struct msghdr m = {.msg_iov = &part,
-                       .msg_iovlen = 1,
-                       .msg_control = control,
-                       .msg_controllen = sizeof control};
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(c), &fd, sizeof fd);
-    return sendmsg(to, &m, 0) == 1;
-}
-
 static int receive_fd(int from)
 {
     _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))];
@@ -178,21 +157,8 @@ static int receive_fd(int from)
 
 void disk_filter(int to)
 {
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 3, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_preadv2, 3, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_pwritev2, 2, 0),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
-    };
-    struct sock_fprog program = {7, code};
-    int listener = -1;
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0)
-        listener = (int)syscall(__NR_seccomp, SECCOMP_SET_MODE_FILTER,
-                                SECCOMP_FILTER_FLAG_NEW_LISTENER, &program);
-    if (listener < 0 || !send_fd(to, listener)) {
+    int listener = disk_calls_listen();
+    if (listener < 0 || !pass_descriptors(to, "f", 1, &listener, 1)) {
         dprintf(STDERR_FILENO, "no listener for system calls: %s\n", strerror(errno));
         _exit(97);
     }

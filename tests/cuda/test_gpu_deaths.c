@@ -6,12 +6,10 @@
  * a forked child keeps the socket of one that died.
  */
 #include "tests/cuda/gpu.h"
+#include "tests/refuse.h"
 
 #include <errno.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <signal.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -322,20 +320,10 @@ END_TEST
 
 /* ESRCH: as it is before Linux 6.5 for processes of another pid namespace: they have no number
  * here, and no pidfd. ENFILE: the machine has no descriptor left for one. */
-static void nobody_is_seen(unsigned error)
+static void nobody_is_seen(int error)
 {
-    struct sock_filter lines[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_pidfd_open, 3, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_getsockopt, 0, 3),
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SO_PEERPIDFD, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {sizeof lines / sizeof lines[0], lines};
-    ck_assert_int_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-    ck_assert_int_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+    refuse_call(__NR_pidfd_open, error);
+    refuse_option(__NR_getsockopt, SO_PEERPIDFD, error);
 }
 
 /* Nobody would know when its pages are quiet: it is refused, and told what to do; who maps no GPU

@@ -4,6 +4,7 @@
  * what an honest worker holds is untouched, and the liar's session ends where its ring does.
  */
 #include "client/prefixd.h"
+#include "tests/pass.h"
 #include "tests/raw.h"
 #include "tests/worker.h"
 
@@ -429,18 +430,8 @@ START_TEST(hostile_descriptors)
     raw_open(&w, &s.h, "generous");
     unsigned fds = count_fds(s.h.pid);
     for (int i = 0; i < 100; i++) {
-        char byte = WAKE, control[CMSG_SPACE(sizeof(int))] = {0};
-        struct iovec part = {&byte, 1};
-        struct msghdr m = {.msg_iov = &part,
-                           .msg_iovlen = 1,
-                           .msg_control = control,
-                           .msg_controllen = sizeof control};
-        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(c), &w.fd, sizeof(int));
-        passed |= sendmsg(w.fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+        const char byte = WAKE;
+        passed |= pass_descriptors(w.fd, &byte, 1, &w.fd, 1);
     }
     if (passed) /* before Linux 6.16: it is hung up on */
         EVENTUALLY(5000, host_logged(&s.h, "it passed descriptors"));

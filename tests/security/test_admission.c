@@ -3,6 +3,7 @@
  * them says so instead of passing.
  */
 #include "client/prefixd.h"
+#include "tests/pass.h"
 #include "tests/raw.h"
 #include "tests/tools/run.h"
 #include "tests/worker.h"
@@ -165,21 +166,7 @@ static void connect_for_parent(struct child *me, void *arg)
     become(k->uid, NULL, 0);
     int fd = raw_connect(k->h), at = (int)k->also; /* a number that both know */
     REQUIRE_EQ(send(at, &fd, sizeof fd, 0), sizeof fd);
-    union {
-        struct cmsghdr align;
-        char room[CMSG_SPACE(sizeof(int))];
-    } control = {0};
-    struct iovec part = {(char[]){'x'}, 1};
-    struct msghdr m = {.msg_iov = &part,
-                       .msg_iovlen = 1,
-                       .msg_control = &control,
-                       .msg_controllen = sizeof control};
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(c), &fd, sizeof fd);
-    REQUIRE_EQ(sendmsg(at, &m, 0), 1);
+    REQUIRE(pass_descriptors(at, "x", 1, &fd, 1));
     child_wait(me);
 }
 

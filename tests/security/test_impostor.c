@@ -5,6 +5,7 @@
 #include "client/prefixd.h"
 #include "shm/layout.h"
 #include "shm/message.h"
+#include "tests/pass.h"
 #include "tests/tools/run.h"
 
 #include <signal.h>
@@ -25,21 +26,7 @@ struct scene {
 static void answer_with(int fd, int rows)
 {
     struct admin_reply reply = {.n_rows = ROWS, .row_bytes = sizeof(struct worker_row)};
-    union {
-        struct cmsghdr align;
-        char room[CMSG_SPACE(sizeof(int))];
-    } control = {0};
-    struct iovec part = {&reply, sizeof reply};
-    struct msghdr m = {.msg_iov = &part,
-                       .msg_iovlen = 1,
-                       .msg_control = &control,
-                       .msg_controllen = sizeof control};
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof rows);
-    memcpy(CMSG_DATA(c), &rows, sizeof rows);
-    (void)sendmsg(fd, &m, MSG_NOSIGNAL);
+    (void)pass_descriptors(fd, &reply, sizeof reply, &rows, 1);
 }
 
 /* Two memfds that it could cut: one that looks like an index, one of rows. */

@@ -3,17 +3,16 @@
  * socket, so everybody may put packets and descriptors on it. Nobody but they may notice.
  */
 #include "client/prefixd.h"
+#include "tests/pass.h"
 #include "tests/raw.h"
+#include "tests/refuse.h"
 #include "tests/worker.h"
 
 #include <errno.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stddef.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -39,17 +38,7 @@ struct scene {
 /* Before Linux 6.16 no socket could refuse descriptors: setsockopt does not know SO_PASSRIGHTS. */
 static void old_kernel(void)
 {
-    struct sock_filter lines[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_setsockopt, 0, 3),
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SO_PASSRIGHTS, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOPROTOOPT),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {sizeof lines / sizeof lines[0], lines};
-    ck_assert_int_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-    ck_assert_int_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+    refuse_option(__NR_setsockopt, SO_PASSRIGHTS, ENOPROTOOPT);
 }
 
 static void begin(struct scene *s, int kernel)
@@ -85,45 +74,12 @@ static void become_stranger(void)
     ck_assert_int_eq(setresuid(STRANGER, STRANGER, STRANGER), 0);
 }
 
-/* A packet of n bytes with this descriptor. False: the kernel lets none through. */
-static bool send_descriptor(int to, size_t n, int fd)
+/* A packet of n bytes, 0 or 1, with these descriptors, which are not ours any more. False: the
+ * kernel lets none through. */
+static bool give(int to, size_t n, const int *fd, size_t n_fd)
 {
-    union {
-        struct cmsghdr align;
-        char room[CMSG_SPACE(sizeof(int))];
-    } control = {0};
-    struct iovec part = {(char[]){'x'}, n};
-    struct msghdr m = {.msg_iov = &part,
-                       .msg_iovlen = 1,
-                       .msg_control = &control,
-                       .msg_controllen = sizeof control};
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(c), &fd, sizeof fd);
-    return sendmsg(to, &m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
-}
-
-/* The same of several in one packet, and then they are not ours any more. False: as above. */
-static bool send_descriptors(int to, const int *fd, size_t n)
-{
-    union {
-        struct cmsghdr align;
-        char room[CMSG_SPACE(MANY * sizeof(int))];
-    } control = {0};
-    struct iovec part = {(char[]){'x'}, 1};
-    struct msghdr m = {.msg_iov = &part,
-                       .msg_iovlen = 1,
-                       .msg_control = &control,
-                       .msg_controllen = CMSG_SPACE(n * sizeof *fd)};
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(n * sizeof *fd);
-    memcpy(CMSG_DATA(c), fd, n * sizeof *fd);
-    bool sent = sendmsg(to, &m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
-    for (size_t i = 0; i < n; i++) {
+    bool sent = pass_descriptors(to, "x", n, fd, n_fd);
+    for (size_t i = 0; i < n_fd; i++) {
         if (!sent)
             setsockopt(fd[i], SOL_SOCKET, SO_LINGER, &(struct linger){0}, sizeof(struct linger));
         close(fd[i]);
@@ -158,11 +114,8 @@ static void pass_several(int line, int kernel)
         int fd = lingering_socket();
         ck_assert_int_eq(send(line, "", 0, MSG_NOSIGNAL), 0);
         ck_assert_int_eq(send(line, "", 0, MSG_NOSIGNAL), 0);
-        if (!send_descriptor(line, n, fd)) { /* then it is ours to close */
+        if (!give(line, n, &fd, 1))
             ck_assert_int_eq(kernel, NEW);
-            setsockopt(fd, SOL_SOCKET, SO_LINGER, &(struct linger){0}, sizeof(struct linger));
-        }
-        close(fd);
     }
 }
 
@@ -223,7 +176,7 @@ static void pass_many(struct child *me, void *arg)
     become_stranger();
     for (int i = 0; i < MANY; i++)
         fd[i] = lingering_socket();
-    if (!send_descriptors(raw_connect(&s->h), fd, MANY))
+    if (!give(raw_connect(&s->h), 1, fd, MANY))
         ck_assert_int_eq(s->kernel, NEW);
     child_post(me, 1);
     child_wait(me);
@@ -379,7 +332,7 @@ START_TEST(kernel_refuses_descriptors)
     close(line[0]);
     close(line[1]);
     int fd = raw_connect(&s.h);
-    ck_assert_int_eq(send_descriptor(fd, 1, fd), !can);
+    ck_assert_int_eq(pass_descriptors(fd, "x", 1, &fd, 1), !can);
     close(fd);
     end(&s);
 }
