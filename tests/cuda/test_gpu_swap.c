@@ -37,16 +37,6 @@ static void start_failing(struct site *s, const char *faults)
     inject(NULL);
 }
 
-static bool healthy(const struct site *s)
-{
-    static char text[16384];
-    const char *argv[] = {"status", "--socket", s->h.socket, "--json", NULL};
-    ck_assert_int_eq(program_run(prefixctl_path(), argv, text, sizeof text), 0);
-    const char *at = strstr(text, "\"disk_healthy\":");
-    ck_assert_ptr_nonnull(at);
-    return atoi(strchr(at, ':') + 1) != 0;
-}
-
 static struct seq path(uint32_t i)
 {
     return (struct seq){.n = 9, .at = {1000 + i, 1, 1, 1, 2, 2, 2, 2, 3}};
@@ -71,6 +61,17 @@ static uint32_t read_all(struct site *s)
     return n;
 }
 
+/* All leave the pool for the disk and come back, in this life and the next. */
+static void all_come_back(struct site *s)
+{
+    cache_all(s);
+    disk_used_is(s, 2 * N);
+    ck_assert_uint_eq(evict_pages(s, 64), 0);
+    ck_assert_uint_eq(read_all(s), 8 * N);
+    site_again(s);
+    ck_assert_uint_eq(read_all(s), 8 * N);
+}
+
 /* All that leaves the pool comes back, after a restart too, and the other way of sharing it. */
 START_TEST(blocks_of_gpus_on_disk)
 {
@@ -78,12 +79,7 @@ START_TEST(blocks_of_gpus_on_disk)
     site_of_gpus(&s, _i ? "cuda:1,0" : "cuda:0");
     site_start(&s);
     ck_assert(host_logged(&s.h, "blocks go through 16 buffers of 512 KiB a device"));
-    cache_all(&s);
-    disk_used_is(&s, 2 * N);
-    ck_assert_uint_eq(evict_pages(&s, 64), 0);
-    ck_assert_uint_eq(read_all(&s), 8 * N);
-    site_again(&s);
-    ck_assert_uint_eq(read_all(&s), 8 * N);
+    all_come_back(&s);
     site_set(&s, "--cuda-export", "ipc");
     site_stop(&s);
     site_start(&s);
@@ -120,12 +116,7 @@ START_TEST(drivers_that_lack_something)
                                         : "this build has no kernels"));
     else
         ck_assert(!host_logged(&s.h, "no batch copy"));
-    cache_all(&s);
-    disk_used_is(&s, 2 * N);
-    ck_assert_uint_eq(evict_pages(&s, 64), 0);
-    ck_assert_uint_eq(read_all(&s), 8 * N);
-    site_again(&s);
-    ck_assert_uint_eq(read_all(&s), 8 * N);
+    all_come_back(&s);
     site_deinit(&s);
 }
 END_TEST
@@ -143,7 +134,7 @@ START_TEST(nothing_comes_out)
     sleep_us(1000000);
     ck_assert_uint_lt(process_cpu_us(s.h.pid) - cpu, 100 * 1000);
     ck_assert_uint_eq(counters(&s.w).disk_used, 0);
-    ck_assert(healthy(&s));
+    ck_assert(disk_is_healthy(&s));
     ck_assert_uint_eq(read_all(&s), 8 * N);
     s.w.unchecked = true;
     for (uint32_t i = 0; i < 100; i++) { /* there is room for more all the same */
@@ -175,7 +166,7 @@ START_TEST(nothing_goes_in)
     ck_assert_uint_eq(read_all(&s), 0);
     ck_assert(host_logged(&s.h, "the read is given up"));
     ck_assert_uint_gt(counters(&s.w).disk_errors, 0);
-    ck_assert(healthy(&s));
+    ck_assert(disk_is_healthy(&s));
     cache(&s.w, "aaaabbbb");
     ck_assert_uint_eq(exact(&s, "aaaabbbbx"), 8);
     site_kill(&s);

@@ -400,6 +400,16 @@ void inflight_is(struct site *s, unsigned n)
 }
 
 /* Nothing is held, nothing moves, and none is lost. */
+bool disk_is_healthy(const struct site *s)
+{
+    static char text[16384];
+    const char *argv[] = {"status", "--socket", s->h.socket, "--json", NULL};
+    ck_assert_int_eq(program_run(prefixctl_path(), argv, text, sizeof text), 0);
+    const char *at = strstr(text, "\"disk_healthy\":");
+    ck_assert_ptr_nonnull(at);
+    return atoi(strchr(at, ':') + 1) != 0;
+}
+
 void at_rest(struct site *s)
 {
     all_written(s);

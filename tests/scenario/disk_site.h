@@ -64,6 +64,7 @@ uint32_t findable(struct site *s, const char *text); /* by pfx_peek: tokens in a
 /* All that is cached is on disk too, and nothing moves. */
 void all_written(struct site *s);
 void disk_used_is(struct site *s, unsigned n); /* soon */
+bool disk_is_healthy(const struct site *s);    /* as prefixctl status says */
 /* Pages of n idle blocks become free; returns how many blocks are nowhere now. */
 uint32_t evict_pages(struct site *s, uint32_t n);
 

@@ -6,11 +6,10 @@
  *
  * io_uring is forbidden, so that each transfer is a system call of a thread; a filter of seccomp
  * sends those here, to be decided upon. The daemon is as it is, the errors are the kernel's. */
+#include "tests/disk_calls.h"
 #include "tests/scenario/disk_site.h"
 
 #include <errno.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -18,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -54,19 +52,7 @@ static void *serve(void *arg)
 /* For this process and its children, for good. */
 static void device_begin(void)
 {
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 3, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_preadv2, 3, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_pwritev2, 2, 0),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
-    };
-    struct sock_fprog program = {7, code};
-    ck_assert_int_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-    device.listener = (int)syscall(__NR_seccomp, SECCOMP_SET_MODE_FILTER,
-                                   SECCOMP_FILTER_FLAG_NEW_LISTENER, &program);
+    device.listener = disk_calls_listen();
     ck_assert_msg(device.listener >= 0, "no listener for system calls: %s", strerror(errno));
     ck_assert_int_eq(pthread_create(&device.thread, NULL, serve, NULL), 0);
 }
@@ -79,16 +65,6 @@ static void reads_are(bool good)
 static void writes_are(bool good)
 {
     atomic_store(&device.bad_writes, !good);
-}
-
-static bool healthy(const struct site *s)
-{
-    static char text[16384];
-    const char *argv[] = {"status", "--socket", s->h.socket, "--json", NULL};
-    ck_assert_int_eq(program_run(prefixctl_path(), argv, text, sizeof text), 0);
-    const char *at = strstr(text, "\"disk_healthy\":");
-    ck_assert_ptr_nonnull(at);
-    return atoi(strchr(at, ':') + 1) != 0;
 }
 
 static bool says_unhealthy(const struct site *s)
@@ -140,10 +116,10 @@ START_TEST(b31_a_device_that_cannot_be_read)
 {
     struct site s;
     site_of_paths(&s);
-    ck_assert(healthy(&s));
+    ck_assert(disk_is_healthy(&s));
     reads_are(false);
     ck_assert_uint_eq(read_all(&s), 0);
-    EVENTUALLY(DISK_WAIT_MS, !healthy(&s));
+    EVENTUALLY(DISK_WAIT_MS, !disk_is_healthy(&s));
     ck_assert(says_unhealthy(&s));
     ck_assert_uint_gt(counters(&s.w).disk_errors, 0);
     unsigned tried = atomic_load(&device.reads);
@@ -152,7 +128,7 @@ START_TEST(b31_a_device_that_cannot_be_read)
     cache(&s.w, "aaaabbbb");                                  /* the pool alone */
     ck_assert_uint_eq(exact(&s, "aaaabbbbx"), 8);
     reads_are(true);
-    EVENTUALLY(DISK_WAIT_MS, healthy(&s));
+    EVENTUALLY(DISK_WAIT_MS, disk_is_healthy(&s));
     cache(&s.w, "ccccdddd");
     all_written(&s);
     ck_assert_uint_eq(evict_pages(&s, 64), 0); /* all that there is can move */
@@ -175,11 +151,11 @@ START_TEST(b31_health_is_told_while_nothing_goes_on)
     site_of_paths(&s);
     reads_are(false);
     ck_assert_uint_eq(read_all(&s), 0);
-    EVENTUALLY(DISK_WAIT_MS, !healthy(&s));
+    EVENTUALLY(DISK_WAIT_MS, !disk_is_healthy(&s));
     at_rest(&s);
     reads_are(true);
     EVENTUALLY(DISK_WAIT_MS, host_logged(&s.h, "works again"));
-    EVENTUALLY(3000 * SLOW, healthy(&s));
+    EVENTUALLY(3000 * SLOW, disk_is_healthy(&s));
     site_deinit(&s);
 }
 END_TEST
@@ -200,7 +176,7 @@ START_TEST(b31_a_device_that_cannot_be_written)
     }
     s.w.unchecked = false;
     step(&s.w);
-    EVENTUALLY(DISK_WAIT_MS, !healthy(&s));
+    EVENTUALLY(DISK_WAIT_MS, !disk_is_healthy(&s));
     ck_assert_uint_gt(counters(&s.w).evicted_blocks, 200);
     ck_assert_uint_eq(counters(&s.w).blocks_inflight, 0);
     ck_assert_uint_eq(counters(&s.w).disk_used, 2 * N);
@@ -210,7 +186,7 @@ START_TEST(b31_a_device_that_cannot_be_written)
     ck_assert_uint_lt(process_cpu_us(s.h.pid) - cpu, 100 * 1000);
     ck_assert_uint_lt(atomic_load(&device.writes) - tried, 4);
     writes_are(true);
-    EVENTUALLY(DISK_WAIT_MS, healthy(&s));
+    EVENTUALLY(DISK_WAIT_MS, disk_is_healthy(&s));
     ck_assert_uint_eq(read_all(&s), 8 * N);
     cache(&s.w, "aaaabbbb");
     all_written(&s);
@@ -272,7 +248,7 @@ START_TEST(b31_errors_now_and_then)
     }
     reads_are(true);
     writes_are(true);
-    EVENTUALLY(DISK_WAIT_MS, healthy(&s));
+    EVENTUALLY(DISK_WAIT_MS, disk_is_healthy(&s));
     s.w.unchecked = false;
     ck_assert_uint_gt(got, 50);
     at_rest(&s);
