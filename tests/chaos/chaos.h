@@ -31,6 +31,7 @@
 
 #include "client/prefixd.h"
 #include "shm/atomic.h"
+#include "shm/sanitized.h"
 #include "tools/measure.h"
 #include "tools/replay.h"
 
@@ -41,11 +42,7 @@
 enum { SEATS_MAX = 32, SPACES = 6, FINDINGS_MAX = 24, FINDING_ROOM = 512, PATHS_MAX = 3 };
 
 /* Sanitizers slow everything: only time limits look at this. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SLOW = 2 };
-#else
-enum { SLOW = 1 };
-#endif
+enum { SLOW = SANITIZED_ADDRESS || SANITIZED_THREAD ? 2 : 1 };
 
 /* How long a call of a worker may take. The longest wait that the daemon has by its contract is
  * that of a reserve for idle blocks to be written, half a second; a fetch waits for the disk, whose
