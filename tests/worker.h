@@ -45,7 +45,7 @@ struct seq {
 
 struct seq seq(const char *text);
 
-/* Attach, by default as a group of its own. timeout_ms 0: the library's. */
+/* Attach, by default as a group of its own; timeout_ms is that of its requests. */
 void worker_open(struct worker *w, struct host *h, const char *group);
 void worker_open_timeout(struct worker *w, struct host *h, unsigned timeout_ms);
 void worker_close(struct worker *w);

@@ -173,7 +173,7 @@ START_TEST(ring_full_of_a_stopped_daemon)
     struct host h;
     struct worker w = {.host = &h};
     host_small(&h, 16, 4);
-    w.c = connect_with(&h, (struct pfx_options){.ring_entries = 8, .timeout_ms = 20});
+    w.c = connect_with(&h, (struct pfx_options){.ring_entries = 8, .timeout_ms = 100 * SLOW});
     cache(&w, "aaaabbbb");
     struct seq s = seq("aaaabbbbx");
     struct pfx_lookup_args args = lookup_args(&w, &s);

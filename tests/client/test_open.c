@@ -106,7 +106,7 @@ START_TEST(options_at_their_limits)
         {"group 0", {.group = ""}},
         {"device 0", {.map_devices = 1}},
         {"no device", {.map_devices = PFX_MAP_NONE}},
-        {"spin", {.spin_us = UINT32_MAX, .timeout_ms = 100}},
+        {"spin", {.spin_us = UINT32_MAX, .timeout_ms = 100 * SLOW}},
     };
     for (size_t i = 0; i < LENGTH(rows); i++) {
         pfx *c = connect_with(&f.h, rows[i].o);

@@ -213,7 +213,7 @@ START_TEST(e84_flush_while_blocks_move)
     inflight_is(&s, 3);
     struct seq q = seq("aaaabbbbccccx");
     struct pfx_options o = worker_options(&s.h);
-    o.timeout_ms = 300;
+    o.timeout_ms = 100 * SLOW;
     pfx *third;
     ck_assert_int_eq(pfx_open(&o, &third), 0);
     ck_assert_int_eq(pfx_flush(third, 0), PFX_ETIMEDOUT); /* it waits for the disk */

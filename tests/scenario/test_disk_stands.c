@@ -57,7 +57,7 @@ START_TEST(e64_reserve_waits_for_pages_in_flight)
     io_stop(&s);
     cache(&s.w, "aaaabbbbccccddddeeeeffff");
     inflight_is(&s, 6);
-    worker_open_timeout(&v, &s.h, 300);
+    worker_open_timeout(&v, &s.h, 200 * SLOW);
     struct held l = look(&v, "zzzz");
     ck_assert_int_eq(grab(&v, &l, 3), PFX_ETIMEDOUT);
     step(&s.w);

@@ -130,7 +130,7 @@ START_TEST(e64_no_room_while_a_flush_waits_for_the_disk)
     struct held all = look(&s.w, "xxxx");
     ck_assert_int_eq(grab(&s.w, &all, 6), 0);
     struct held l = seek(&s, "aaaabbbbccccx", 0);
-    worker_open_timeout(&v, &s.h, 300);
+    worker_open_timeout(&v, &s.h, 200 * SLOW);
     struct site by_v = site_by(&s, v);
     use_space(&by_v, "tenant", 0, 0, 3);
     io_stop(&s);

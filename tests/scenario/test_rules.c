@@ -72,7 +72,7 @@ START_TEST(rule_timed_out_lease_takes_only_a_release)
     struct host h;
     struct worker w, v;
     host_small(&h, 8, 4);
-    worker_open_timeout(&w, &h, 200);
+    worker_open_timeout(&w, &h, 200 * SLOW);
     worker_open(&v, &h, NULL);
     struct held l = look(&w, "aaaabbbb");
     w.unchecked = true;
