@@ -122,6 +122,7 @@ short=''
 case "${1:-}" in
 -h | --help) usage && exit ;;
 --list)
+    [ $# = 1 ] || { usage >&2 && exit 2; }
     say gcc 'tools/test.sh: with the address and undefined-behaviour sanitizers, all tests'
     for line in $all; do describe "$line" && say "$line" "$reason"; done
     exit

@@ -96,6 +96,8 @@ static int check_options(int n, char **arg)
         return tool_fail(EXIT_USAGE, "takes no argument, not '%s'.", arg[0]);
     if (opt.workers == 0 || opt.seconds == 0)
         return tool_fail(EXIT_USAGE, "--workers and --seconds must be at least 1.");
+    if (opt.schedule && opt.json)
+        return tool_fail(EXIT_USAGE, "--schedule prints text; leave --json out.");
     if (opt.device && strcmp(opt.device, "host") != 0 && strcmp(opt.device, "cuda") != 0 &&
         strcmp(opt.device, "mixed") != 0)
         return tool_fail(EXIT_USAGE, "--device takes host, cuda or mixed, not '%s'.", opt.device);
