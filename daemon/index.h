@@ -6,7 +6,8 @@
  *   index_children.c  the ordered children of a node (treap), tail candidates
  *   index_hold.c      holds and the pinned count
  *   index_rank.c      the evictable leaves in the policy's order (heap)
- *   index_change.c    insert, split, append, merge, truncate, evict, condemn
+ *   index_change.c    insert, split, append, merge
+ *   index_remove.c    truncate, evict, condemn
  *   index_residency.c where blocks are, on the device or on disk, and who goes next
  *   index_admit.c     how often blocks were seen: which of them are worth writing
  *   index_snapshot.c  the snapshots that hang on nodes

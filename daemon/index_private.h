@@ -292,6 +292,12 @@ void seen_enough(struct index *ix, uint32_t id, uint32_t block);
 
 /* ---- index_change.c ---- */
 
+/* Let the only child absorb its parent `upper`, if nobody's hold ends there and one extent holds
+ * both. */
+void node_merge(struct index *ix, uint32_t upper);
+
+/* ---- index_remove.c ---- */
+
 /* The node after `id` in the walk of index_reap: children before their parent. */
 uint32_t index_reap_next(const struct index *ix, uint32_t id);
 

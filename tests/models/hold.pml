@@ -5,7 +5,7 @@
  *                    shm/index_read.c climb_once, take_ids
  *            daemon: daemon/dispatch_lookup.c op_lookup; daemon/index.c index_resolve, index_cover;
  *                    daemon/index_hold.c index_hold, kept_prefix; daemon/index_change.c node_split
- *                    (split_holds), node_merge (mergeable), node_truncate, leaf_remove;
+ *                    (split_holds), node_merge (mergeable); daemon/index_remove.c node_truncate, leaf_remove;
  *                    daemon/index_residency.c pages_drop, page_add
  *
  *      worker    WALKED -------> POSTED ----------> HELD -----------> READ ----------> (released)

@@ -4,8 +4,8 @@
  * THE CODE   reader: shm/index_read.c walk_once, child_match, step_again; shm/index_seen.h seen_read,
  *                    seen_still
  *            writer: daemon/index.c node_begin, node_end, node_new, node_free; daemon/index_change.c
- *                    leaf_append, leaf_widen, child_new, node_split, node_merge, node_truncate,
- *                    leaf_remove
+ *                    leaf_append, leaf_widen, child_new, node_split, node_merge; daemon/index_remove.c
+ *                    node_truncate, leaf_remove
  *            daemon: daemon/index.c index_resolve, which is asked about what the walk has found
  *
  *      node     1 the root, 2 .. 4    parent, start, n, tok: what readers see; busy: its version is odd

@@ -2,7 +2,8 @@
 # run.sh MODEL.pml [MUTATION]: check a model with spin, exhaustively.
 #
 # Without a mutation: no error, no state left out for want of memory or depth, and every statement of the
-# model reached (but those on a line that says "never"), so that nothing holds because nothing happens.
+# model reached (but those on a line that says "never"), so that nothing holds because nothing happens;
+# and each function that it names under THE CODE is there.
 # With one: an assertion fails or a process waits for ever. MODEL names its mutations, a line each:
 #     MUTATION NAME    what is taken away
 set -u
@@ -21,9 +22,20 @@ if [ -n "$mutation" ] && ! grep -q "MUTATION $mutation " "$model"; then
 fi
 
 source=$(cd "$(dirname "$model")" && pwd)/$(basename "$model")
+tree=$(dirname "$source")/../..
 room=$(mktemp -d) || exit 1
 trap 'rm -rf "$room"' EXIT
 cd "$room" || exit 1
+
+if [ -z "$mutation" ]; then
+    sed -n '/THE CODE/,/^ \*$/p' "$source" | grep -oE '\b[a-z]+(_[a-z0-9]+)+\b' | sort -u >names
+    [ -s names ] || { echo "$model: it does not say under THE CODE what it is a model of" >&2 && exit 1; }
+    while read -r name; do
+        grep -rqw --include='*.[ch]' "$name" "$tree/daemon" "$tree/client" "$tree/shm" && continue
+        echo "$model: the code has no $name: name what there is instead, and see that the model still fits" >&2
+        exit 1
+    done <names
+fi
 
 # Breadth first: what is found is the shortest way to it, and no depth is too much. Not optimized much, or
 # half of the time would be the compiler's. 900 MB is all there is.
