@@ -4,7 +4,8 @@
  *
  *   swap.c            start, stop, orders and answers                       (index thread)
  *   swap_slots.c      which slots are free                                  (index thread)
- *   swap_thread.c     the loop, and what becomes of an order                (swap thread)
+ *   swap_thread.c     the loop, and how orders begin                        (swap thread)
+ *   swap_record.c     what a record goes through; checksums                 (swap thread)
  *   swap_transfer.c   operations: depth, coalescing, short transfers        (swap thread)
  *   swap_stage.c      pools that the CPU does not reach                     (swap thread)
  *   swap_grow.c       in the background: growth, probes, what is owed       (swap thread)

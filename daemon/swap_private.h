@@ -374,14 +374,21 @@ struct job *job_alloc(const struct swap_store *s, bool bodies);
 /* ---- swap_thread.c ---- */
 
 void *swap_main(void *arg);
+/* 0 or -errno: the old header may still be there. */
+int slot_retire(struct swap *sw, struct swap_file *f, uint32_t slot);
+
+/* ---- swap_record.c ---- */
+
 void job_answer(struct swap *sw, struct job *j);
 void record_over(struct swap *sw, struct job *j, unsigned r, enum swap_status status);
 void payload_over(struct swap *sw, struct job *j, unsigned r);
 /* Not tried any more. */
 void payload_give_up(struct swap *sw, struct job *j, uint64_t records);
 void header_over(struct swap *sw, struct job *j, unsigned r, int error);
-/* 0 or -errno: the old header may still be there. */
-int slot_retire(struct swap *sw, struct swap_file *f, uint32_t slot);
+/* False: no checksum is wanted. */
+bool hash_begin(struct swap *sw);
+/* Some of the checksums that are wanted. */
+void hash_step(struct swap *sw);
 
 /* ---- swap_transfer.c ---- */
 
