@@ -77,6 +77,20 @@ static bool prefix_is_there(struct disk *k, struct place where)
     return where.depth == 0 || index_on_disk_to(k->d->index, where);
 }
 
+/* Slots that were retired, or that the file system has no room for, are not there, whatever the
+ * budget says. */
+static bool state_room(struct tier *t)
+{
+    struct disk *k = disk_of(t);
+    uint32_t waiting = 0;
+    list_each (at, after, &k->states.moves) {
+        const struct move *m = list_entry(at, struct move, link);
+        waiting += m->write && (m->stage == MOVE_CHAIN || m->stage == MOVE_SLOT);
+    }
+    return swap_free(k->swap, STORE_SNAPSHOTS) > waiting ||
+           swap_will_grow(k->swap, STORE_SNAPSHOTS);
+}
+
 static bool state_put(struct tier *t, uint64_t key, uint32_t slot)
 {
     struct disk *k = disk_of(t);
@@ -284,7 +298,7 @@ void state_found(struct disk *k, uint64_t key, const struct swap_record *r)
 
 bool states_init(struct disk *k)
 {
-    static const struct tier_ops ops = {state_put, state_get, state_drop, state_step, state_free};
+    static const struct tier_ops ops = {state_room, state_put, state_get, state_drop, state_step, state_free};
     struct states *s = &k->states;
     list_init(&s->moves);
     s->tier.ops = &ops;

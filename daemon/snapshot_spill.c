@@ -25,13 +25,13 @@
 /* Room for one more blob; what ranks below `e` may be pushed out for it. */
 static bool blob_room(struct snapshots *sn, const struct entry *e)
 {
-    if (sn->n_blobs < sn->config.n_tier)
+    if (sn->n_blobs < sn->config.n_tier && tier_room(sn->tier))
         return true;
     struct entry *low = rank_next(sn, TIER_BLOBS);
     if (!low || !ranks_before(low, e))
         return false;
     entry_leave(sn, low, LEAVE_PUSHED, true);
-    return true;
+    return tier_room(sn->tier);
 }
 
 uint64_t key_new(const struct snapshots *sn, struct entry *e)

@@ -101,6 +101,8 @@ uint32_t swap_slots(const struct swap *sw, enum swap_store_kind store); /* the b
 /* That exist by now, as far as swap_take has seen. */
 uint32_t swap_ready(const struct swap *sw, enum swap_store_kind store);
 uint32_t swap_free(const struct swap *sw, enum swap_store_kind store);
+/* More will exist, with nothing given up for them: nothing is known to be in a file's way. */
+bool swap_will_grow(const struct swap *sw, enum swap_store_kind store);
 /* A run of up to n free slots of one file, in turn from each file; 0: there is none. While some
  * files are sick and some are not, only those of the latter count. */
 uint32_t swap_slots_take(struct swap *sw, enum swap_store_kind store, uint32_t n, uint32_t *slot);

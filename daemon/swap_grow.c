@@ -155,7 +155,7 @@ static void grow_failed(struct swap *sw, struct swap_file *f, int error)
     if (!f->full)
         log_warning("%s: %s; it stays at %u of %u slots for now", f->name, strerror(error),
                     f->ready, f->n_slots);
-    f->full = true;
+    shm_store(&f->full, true);
     if (!room)
         file_error(sw, f, error);
 }
@@ -195,7 +195,7 @@ void grow_over(struct swap *sw, struct op *op, int error)
         return;
     if (f->full)
         log_info("%s: grows again", f->name);
-    f->full = false;
+    shm_store(&f->full, false);
 }
 
 /* ---- all of it ---- */

@@ -57,7 +57,7 @@ struct swap_file {
     struct flushes *flushes;
     bool owed;          /* superblocks or flush records could not be written: they will be */
     uint32_t unretired; /* slots whose retirement could not: the same */
-    bool full;          /* growth waits */
+    uint32_t full;      /* growth waits; the index thread reads it */
     bool probing;
     uint32_t sick;      /* the index thread reads it */
     uint64_t narrow_ns; /* no waves before */

@@ -218,6 +218,17 @@ uint32_t swap_free(const struct swap *sw, enum swap_store_kind store)
     return free_in(l, all_sick(l));
 }
 
+bool swap_will_grow(const struct swap *sw, enum swap_store_kind store)
+{
+    const struct slots *l = sw->slots[store];
+    for (unsigned i = 0; i < l->n_files; i++) {
+        const struct file_slots *f = &l->file[i];
+        if (f->known < f->n && !sick(f) && !shm_load(&f->file->full))
+            return true;
+    }
+    return false;
+}
+
 static void tell_taken(struct swap *sw, enum swap_store_kind store)
 {
     shm_store(&sw->taken[store], swap_ready(sw, store) - free_in(sw->slots[store], true));

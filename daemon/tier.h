@@ -34,6 +34,8 @@ struct tier {
 };
 
 struct tier_ops {
+    /* One more blob fits: a put may be refused all the same, or fail, but is worth it. */
+    bool (*room)(struct tier *t);
     bool (*put)(struct tier *t, uint64_t key, uint32_t slot);
     bool (*get)(struct tier *t, uint64_t key, uint32_t slot); /* false: it cannot be read now */
     /* Forget the blob, and the transfer of it that is under way. True: no outcome comes. False: the
@@ -44,6 +46,11 @@ struct tier_ops {
     bool (*step)(struct tier *t, struct tier_over *over, unsigned *n_over);
     void (*free)(struct tier *t);
 };
+
+static inline bool tier_room(struct tier *t)
+{
+    return t->ops->room(t);
+}
 
 static inline bool tier_put(struct tier *t, uint64_t key, uint32_t slot)
 {

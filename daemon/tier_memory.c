@@ -240,8 +240,14 @@ static void memory_free(struct tier *t)
     free(m);
 }
 
-static const struct tier_ops memory_ops = {memory_put, memory_get, memory_drop, memory_step,
-                                           memory_free};
+static bool memory_room(struct tier *t)
+{
+    (void)t; /* as many as were asked for */
+    return true;
+}
+
+static const struct tier_ops memory_ops = {memory_room, memory_put,  memory_get,
+                                           memory_drop, memory_step, memory_free};
 
 struct tier *tier_memory_new(const struct tier_memory_config *config)
 {

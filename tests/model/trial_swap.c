@@ -305,6 +305,11 @@ uint32_t swap_free(const struct swap *sw, enum swap_store_kind store)
     return sw->store[store].n_free;
 }
 
+bool swap_will_grow(const struct swap *sw, enum swap_store_kind store)
+{
+    return sw->store[store].known < sw->store[store].n;
+}
+
 /* The same as swap_slots.c, but from anywhere: runs are short, and slots are used again at once. */
 uint32_t swap_slots_take(struct swap *sw, enum swap_store_kind store, uint32_t n, uint32_t *slot)
 {

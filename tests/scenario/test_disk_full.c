@@ -146,6 +146,42 @@ START_TEST(b35_no_room_at_all)
 }
 END_TEST
 
+/* States, too: the coldest goes for a warmer one, at once, though the budget is far away. */
+START_TEST(states_on_a_full_file_system)
+{
+    enum { TEXTS = 20 };
+    struct site s;
+    char text[6] = "aaaax";
+    site_init(&s, "400K");
+    site_set(&s, "--blocks", "32");
+    site_set(&s, "--snapshots", "4");
+    site_set(&s, "--snapshot-bytes", "64K");
+    site_set(&s, "--snapshot-swap", "8M");
+    if (!own_file_system(s.dir[0], "1M"))
+        SKIP_TEST("no file system may be mounted; bad_slot_of_states_is_no_room says nearly it");
+    site_start(&s);
+    EVENTUALLY(DISK_WAIT_MS, host_logged(&s.h, "slots for now"));
+    for (int i = 0; i < TEXTS; i++) {
+        memset(text, 'a' + i, 4);
+        text[4] = 0;
+        keep(&s.w, text, 4, PFX_EXACT, 0);
+        ck_assert_uint_eq(spill(&s.w, 0).dropped, 0);
+        unsigned n = (unsigned)counters(&s.w).snapshots_tiered;
+        ck_assert_uint_le(n, 1 << 20 >> 16);
+        ck_assert(i == TEXTS - 1 ? n > 4 : n > 0);
+    }
+    found(&s.w, "aaaax", 0, 0, 0);
+    for (int i = TEXTS - 4; i < TEXTS; i++) {
+        memset(text, 'a' + i, 4);
+        text[4] = 'x';
+        struct held h = ask(&s.w, text, 0, PFX_FETCH);
+        offers(&s.w, &h, text, 4, 0);
+        drop(&s.w, &h);
+    }
+    end_mounted(&s);
+}
+END_TEST
+
 /* A limit on the length of files is a full file system, not a signal that ends the daemon, also
  * where the file is longer already. When it is raised all is well. */
 START_TEST(b35_limit_on_files)
@@ -378,6 +414,7 @@ Suite *test_suite(void)
     tcase_set_timeout(t, 60 * SLOW);
     tcase_add_test(t, b35_file_system_full_before_the_budget);
     tcase_add_test(t, b35_no_room_at_all);
+    tcase_add_test(t, states_on_a_full_file_system);
     tcase_add_test(t, b35_limit_on_files);
     tcase_add_test(t, b33_usage_is_what_is_there);
     tcase_add_test(t, b33_copies_given_up_are_not_counted_on);

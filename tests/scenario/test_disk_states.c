@@ -268,33 +268,46 @@ END_TEST
 
 /* ---- damage -------------------------------------------------------------------------------- */
 
+/* A bit of the state that the lookup offers, flipped between two lives. */
+static void damage(struct site *s, const uint8_t first[8], unsigned at_byte)
+{
+    static uint8_t bytes[600 * 1024];
+    int fd = open(states_file(s), O_RDWR | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    ssize_t n = pread(fd, bytes, sizeof bytes, 0);
+    uint8_t *at = memmem(bytes, (size_t)n, first, 8);
+    ck_assert_ptr_nonnull(at);
+    at[at_byte] ^= 4;
+    ck_assert_int_eq(pwrite(fd, bytes, (size_t)n, 0), n);
+    close(fd);
+}
+
+/* The first bytes of the state that is offered. */
+static void first_bytes(struct site *s, const char *text, uint8_t first[8])
+{
+    struct held h = look(&s->w, text);
+    ck_assert_uint_eq(h.match.snapshot.depth, h.match.matched_tokens);
+    memcpy(first, pfx_slot_address(s->w.c, 0, h.match.snapshot.slot), 8);
+    drop(&s->w, &h);
+}
+
 /* A flipped bit in the deeper of two states: that one is a miss once, the other is offered. KV is
  * not concerned. */
 START_TEST(b27_damaged_state_on_disk)
 {
-    static uint8_t bytes[600 * 1024], first[8];
+    uint8_t first[8];
     struct site s;
     states_init(&s);
     site_start(&s);
     keep_on_disk(&s, "aaaabbbb", 4, PFX_EXACT, 0);
     keep(&s.w, "aaaabbbb", 8, PFX_EXACT, 0);
-    struct held h = look(&s.w, "aaaabbbbx");
-    ck_assert_uint_eq(h.match.snapshot.depth, 8);
-    memcpy(first, pfx_slot_address(s.w.c, 0, h.match.snapshot.slot), sizeof first);
-    drop(&s.w, &h);
+    first_bytes(&s, "aaaabbbbx", first);
     spill(&s.w, 0);
     site_kill(&s);
-    int fd = open(states_file(&s), O_RDWR | O_CLOEXEC);
-    ck_assert_int_ge(fd, 0);
-    ssize_t n = pread(fd, bytes, sizeof bytes, 0);
-    uint8_t *at = memmem(bytes, (size_t)n, first, sizeof first);
-    ck_assert_ptr_nonnull(at);
-    at[_i ? 190 : 0] ^= 4; /* its first part, or its last */
-    ck_assert_int_eq(pwrite(fd, bytes, (size_t)n, 0), n);
-    close(fd);
+    damage(&s, first, _i ? 190 : 0); /* its first part, or its last */
     site_start(&s);
     found(&s.w, "aaaabbbbx", 0, 0, 8);
-    h = ask(&s.w, "aaaabbbbx", 0, PFX_FETCH);
+    struct held h = ask(&s.w, "aaaabbbbx", 0, PFX_FETCH);
     ck_assert_uint_eq(h.match.matched_tokens, 8);
     ck_assert_uint_ne(h.match.snapshot.depth, 8);
     offers(&s.w, &h, "aaaabbbbx", h.match.snapshot.depth, h.match.snapshot.tier_depth);
@@ -305,6 +318,41 @@ START_TEST(b27_damaged_state_on_disk)
     bytes_match(&s.w, &h, "aaaabbbbx");
     drop(&s.w, &h);
     ck_assert_uint_eq(counters(&s.w).disk_errors, 1); /* tried once */
+    slots_all_there(&s.w);
+    site_deinit(&s);
+}
+END_TEST
+
+/* A slot on disk that was found bad holds nothing any more: where all others are full, the coldest
+ * state goes for a warmer one, as where the budget ends. */
+START_TEST(bad_slot_of_states_is_no_room)
+{
+    uint8_t first[8];
+    char room[32];
+    struct site s;
+    states_init(&s);
+    snprintf(room, sizeof room, "%llu",
+             (unsigned long long)swap_file_bytes(192, 1, state_body_room(4), 3));
+    site_set(&s, "--snapshot-swap", room);
+    site_start(&s);
+    keep_on_disk(&s, "aaaa", 4, PFX_EXACT, 0);
+    keep_on_disk(&s, "bbbb", 4, PFX_EXACT, 0);
+    keep(&s.w, "cccc", 4, PFX_EXACT, 0);
+    first_bytes(&s, "ccccx", first);
+    ck_assert_uint_eq(spill(&s.w, 0).dropped, 0);
+    states_are(&s.w, 0, 3);
+    site_kill(&s);
+    damage(&s, first, 0);
+    site_start(&s);
+    struct held h = ask(&s.w, "ccccx", 0, PFX_FETCH);
+    ck_assert_uint_eq(h.match.snapshot.depth, 0);
+    drop(&s.w, &h);
+    states_are(&s.w, 0, 2);
+    keep_on_disk(&s, "dddd", 4, PFX_EXACT, 0);
+    states_are(&s.w, 0, 2);
+    found(&s.w, "aaaax", 0, 0, 0);
+    comes_back(&s, "bbbbx", 0, 4);
+    comes_back(&s, "ddddx", 0, 4);
     slots_all_there(&s.w);
     site_deinit(&s);
 }
@@ -476,6 +524,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, e126_states_and_prefixes_on_disk, 0, 2);
     tcase_add_test(t, e126_prefix_leaves_all_tiers);
     tcase_add_loop_test(t, b27_damaged_state_on_disk, 0, 2);
+    tcase_add_test(t, bad_slot_of_states_is_no_room);
     tcase_add_test(t, b36_killed_while_states_move);
     suite_add_tcase(s, t);
     t = tcase_create("large");
