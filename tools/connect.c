@@ -88,6 +88,7 @@ bool tool_find(struct tool *t)
 int tool_connect(const struct tool *t, pid_t *pid)
 {
     int fd = connect_to(t->socket);
+    *pid = 0;
     if (fd < 0) {
         int error = t->also ? t->also_error : errno; /* of the last path: the system's, if two */
         if (error == EACCES || error == EPERM)
@@ -103,9 +104,8 @@ int tool_connect(const struct tool *t, pid_t *pid)
     }
     struct ucred peer;
     socklen_t len = sizeof peer;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) != 0)
-        peer.pid = 0;
-    *pid = peer.pid;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0)
+        *pid = peer.pid;
     return fd;
 }
 
