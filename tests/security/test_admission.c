@@ -19,7 +19,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { GUEST = 12345, OTHER_GUEST = 12346, GUESTS = 23456, STRANGER = 54321, SKIPPED = 77 };
+enum { GUEST = 12345, OTHER_GUEST = 12346, GUESTS = 23456, STRANGER = 54321 };
+
+#define ONLY_ROOT "only root can try what other users may do"
 
 static void begin(struct host *h)
 {
@@ -48,7 +50,8 @@ static unsigned mode_of(const char *path)
 START_TEST(socket_and_lock_have_their_modes)
 {
     static const mode_t masks[] = {0, 022, 077, 0777};
-    for (size_t i = 0; i < sizeof masks / sizeof masks[0]; i++) {
+    size_t n = sizeof masks / sizeof masks[0] - (geteuid() != 0); /* the last shuts the test out */
+    for (size_t i = 0; i < n; i++) {
         struct host h;
         char lock[128];
         mode_t was = umask(masks[i]);
@@ -134,6 +137,8 @@ static void knock_as(struct host *h, uid_t uid, gid_t also, int status)
 START_TEST(users_and_groups_that_may_attach)
 {
     struct host h;
+    if (geteuid() != 0)
+        SKIP_TEST(ONLY_ROOT);
     begin(&h);
     knock_as(&h, 0, 0, 0);
     knock_as(&h, GUEST, 0, 0);
@@ -149,6 +154,8 @@ END_TEST
 START_TEST(refusal_is_logged)
 {
     struct host h;
+    if (geteuid() != 0)
+        SKIP_TEST(ONLY_ROOT);
     begin(&h);
     knock_as(&h, STRANGER, 0, PFX_EACCESS);
     ck_assert(host_logged(&h, "of user 54321: this user may not attach; start the daemon with "
@@ -196,6 +203,8 @@ static int status_of_hello_over(int pass, int *fd)
 START_TEST(who_connected_counts)
 {
     struct host h;
+    if (geteuid() != 0)
+        SKIP_TEST(ONLY_ROOT);
     begin(&h);
     static const struct {
         uid_t uid;
@@ -258,6 +267,8 @@ START_TEST(listings_show_ones_own)
     struct host h;
     struct child c[2];
     struct knock k[2];
+    if (geteuid() != 0)
+        SKIP_TEST(ONLY_ROOT);
     begin(&h);
     for (int i = 0; i < 2; i++) {
         k[i] = (struct knock){.h = &h, .uid = uids[i]};
@@ -283,6 +294,8 @@ START_TEST(listings_show_ones_own_dead)
 {
     struct host h;
     struct child c, mate;
+    if (geteuid() != 0)
+        SKIP_TEST(ONLY_ROOT);
     begin(&h);
     struct knock k = {.h = &h, .uid = GUEST};
     child_start(&c, hold_a_lease, &k);
@@ -306,6 +319,8 @@ START_TEST(audit_is_not_for_guests)
 {
     struct host h;
     struct said s;
+    if (geteuid() != 0)
+        SKIP_TEST(ONLY_ROOT);
     begin(&h);
     const char *const words[] = {"audit", "--socket", h.socket, NULL};
     run_as(GUEST, &s, prefixctl_path(), words);
@@ -318,10 +333,6 @@ END_TEST
 
 Suite *test_suite(void)
 {
-    if (geteuid() != 0) {
-        printf("only root can try what other users may do\n");
-        exit(SKIPPED);
-    }
     Suite *s = suite_create("admission");
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 60 * SLOW);
