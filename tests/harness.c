@@ -182,6 +182,7 @@ static void spawn(struct host *h, const char *const *options)
         die_with(parent);
         dup2(out[1], STDOUT_FILENO);
         dup2(h->log, STDERR_FILENO);
+        close_range(STDERR_FILENO + 1, ~0u, 0); /* what we were started with is not the daemon's */
         execv(argv[0], (char *const *)(uintptr_t)argv);
         _exit(99);
     }
