@@ -200,6 +200,19 @@ static void tiered_site(struct site *s)
     site_set(s, "--snapshot-swap", "512K");
 }
 
+static void keep_on_disk(struct site *s, const char *text, uint32_t depth)
+{
+    keep(&s->w, text, depth, PFX_EXACT, 0);
+    ck_assert_uint_eq(spill(&s->w, 0).dropped, 0);
+}
+
+static void no_states(struct site *s)
+{
+    states_are(&s->w, 0, 0);
+    for (int i = 0; i < PATHS; i++)
+        found(&s->w, paths[i], 0, 0, 0);
+}
+
 /* Each field of what makes bytes interchangeable, changed alone: nothing of the old is found, the
  * log says why, and the old bytes do not come back with the old configuration either. */
 START_TEST(b37_each_field_of_the_fingerprint)
@@ -218,7 +231,10 @@ START_TEST(b37_each_field_of_the_fingerprint)
     site_set(&s, field[_i].option, field[_i].old);
     site_start(&s);
     write_all(&s);
+    keep_on_disk(&s, "aaaabbbbcccc", 8);
+    keep_on_disk(&s, "eeeeffff", 3); /* hangs on the root: it needs no block */
     site_again(&s);
+    states_are(&s.w, 0, 2);
     ck_assert_uint_eq(all_exact(&s), ALL);
     site_kill(&s);
     site_set(&s, field[_i].option, field[_i].other);
@@ -227,11 +243,14 @@ START_TEST(b37_each_field_of_the_fingerprint)
     for (int i = 0; i < PATHS; i++)
         ck_assert_uint_eq(exact(&s, paths[i]), 0);
     ck_assert(host_logged(&s.h, "blocks.prefixd"));
+    ck_assert(host_logged(&s.h, "snapshots.prefixd"));
+    no_states(&s);
     cache(&s.w, "aaaabbbb");
     disk_used_is(&s, 8 / block_tokens(&s.w));
     site_kill(&s);
     site_set(&s, field[_i].option, field[_i].old);
     site_start(&s);
+    no_states(&s);
     ck_assert_uint_eq(all_exact(&s), 0);
     write_all(&s);
     site_again(&s);

@@ -146,6 +146,28 @@ END_TEST
 /* ---- refused ------------------------------------------------------------------------------------
  */
 
+/* What could never hold anything, each by its name. */
+START_TEST(swap_options_for_a_tier_of_nothing)
+{
+    struct said s;
+    char little[80];
+    site_make();
+    snprintf(little, sizeof little, "%s:64K", at.dir[0]);
+    PREFIXD(&s, "--socket", at.socket, SMALL, "--swap", little);
+    refused(&s, 2, "not one block of 4096 bytes fits in it");
+    PREFIXD(&s, "--socket", at.socket, SMALL, "--swap", at.swap[0], "--snapshots", "2",
+            "--snapshot-bytes", "1M", "--snapshot-swap", "1M");
+    refused(&s, 2, "--snapshot-swap 1048576: spread over 1 --swap path, not one snapshot");
+    PREFIXD(&s, "--socket", at.socket, SMALL, "--swap", at.swap[0], "--swap", at.swap[1],
+            "--snapshots", "2", "--snapshot-bytes", "1M", "--snapshot-swap", "2M");
+    refused(&s, 2, "--snapshot-swap 2097152: spread over 2 --swap paths, not one snapshot");
+    PREFIXD(&s, "--socket", at.socket, "--blocks", "8", "--block-tokens", "4", "--block-bytes", "0",
+            "--swap", at.swap[0], "--snapshots", "2", "--snapshot-bytes", "4K");
+    refused(&s, 2, "--swap: blocks of 0 bytes need no disk");
+    site_remove();
+}
+END_TEST
+
 /* Whoever the user is: a directory that is there, and not for him. */
 START_TEST(swap_directory_of_somebody_else)
 {
@@ -352,6 +374,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, swap_options_without_a_tier_are_warned_of, 0,
                         sizeof without / sizeof without[0]);
     tcase_add_test(t, swap_options_of_a_waiting_daemon);
+    tcase_add_test(t, swap_options_for_a_tier_of_nothing);
     tcase_add_test(t, swap_directory_of_somebody_else);
     tcase_add_test(t, swap_directory_given_twice);
     tcase_add_test(t, swap_files_are_for_one_user);
