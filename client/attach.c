@@ -18,7 +18,8 @@
 
 enum {
     TIMEOUT_MS = 5000,
-    BYE_MS = 200, /* how long pfx_close waits for the daemon to have given back */
+    ENDS_MS = 100, /* from the loss of a killed daemon's memory to its hang-up */
+    BYE_MS = 200,  /* how long pfx_close waits for the daemon to have given back */
 };
 
 static_assert(DEVICES_MAX < 64, "a bit each in map_devices");
@@ -167,6 +168,13 @@ static int map_channel(struct pfx *c, const struct welcome *w, const int *fd)
     return 0;
 }
 
+/* Its memory may have gone a moment before it hangs up. */
+static bool daemon_ended(const struct pfx *c)
+{
+    struct pollfd p = {.fd = c->fd, .events = POLLRDHUP};
+    return poll(&p, 1, ENDS_MS) > 0;
+}
+
 static int map_pool(struct pfx *c, const struct welcome *w, const int *fd, uint64_t which)
 {
     uint32_t n = w->layout.n_devices;
@@ -179,6 +187,8 @@ static int map_pool(struct pfx *c, const struct welcome *w, const int *fd, uint6
         if (which != PFX_MAP_ALL && !(which >> i & 1))
             continue;
         c->devices[i] = device_import(&w->device[i], fd[i], why, sizeof why);
+        if (!c->devices[i] && daemon_ended(c))
+            return refuse(PFX_EGONE, "the daemon ended while this process attached");
         if (!c->devices[i])
             return refuse(PFX_EAGAIN, "device %u: %s", i, why);
     }

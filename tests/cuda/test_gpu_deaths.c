@@ -6,14 +6,18 @@
  * a forked child keeps the socket of one that died.
  */
 #include "tests/cuda/gpu.h"
+#include "tests/pass.h"
+#include "tests/raw.h"
 #include "tests/refuse.h"
 
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #ifndef SO_PEERPIDFD
@@ -400,6 +404,54 @@ START_TEST(who_gave_up_waiting_leaves_nothing)
 }
 END_TEST
 
+/* ---- the daemon dies while somebody attaches ---------------------------------------------------
+ */
+
+struct between {
+    struct host h;
+    int listener;
+};
+
+/* Between a worker and the daemon: the worker hears of the pool when the daemon is dead. */
+static void pass_on_late(struct child *me, void *arg)
+{
+    const struct between *b = arg;
+    struct raw r;
+    struct hello hello = raw_hello("late");
+    child_post(me, 1);
+    int worker = accept(b->listener, NULL, NULL);
+    REQUIRE(worker >= 0 && raw_greet(&r, &b->h, &hello));
+    kill(b->h.pid, SIGKILL);
+    REQUIRE(raw_ended(&r, 5000));
+    size_t fds = r.n_fds;
+    REQUIRE(pass_descriptors(worker, &r.welcome, sizeof r.welcome, r.fds, fds));
+}
+
+/* A handle of what is gone: that is the daemon's death, and no want of anything. */
+START_TEST(daemon_dies_before_its_pool_is_mapped)
+{
+    struct between b;
+    struct child c;
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    pfx *worker;
+    HOST_START(&b.h, "--device", "cuda", "--cuda-export", "ipc", "--blocks", "8", "--block-tokens",
+               "4", "--block-bytes", "4096");
+    snprintf(at.sun_path, sizeof at.sun_path, "%s/between", b.h.dir);
+    b.listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(b.listener, (struct sockaddr *)&at, sizeof at), 0);
+    ck_assert_int_eq(listen(b.listener, 8), 0);
+    child_start(&c, pass_on_late, &b);
+    child_wait(&c);
+    struct pfx_options o = worker_options(&b.h);
+    o.socket_path = at.sun_path;
+    o.timeout_ms = 5000 * SLOW;
+    int rc = pfx_open(&o, &worker);
+    ck_assert_msg(rc == PFX_EGONE, "%s (%s)", pfx_strerror(rc), pfx_why(NULL));
+    child_join(&c);
+    host_kill(&b.h);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("gpu deaths");
@@ -416,6 +468,7 @@ Suite *test_suite(void)
     tcase_add_test(t, who_cannot_be_watched_for_lack_of_descriptors);
     tcase_add_test(t, ghosts_are_counted);
     tcase_add_test(t, who_gave_up_waiting_leaves_nothing);
+    tcase_add_test(t, daemon_dies_before_its_pool_is_mapped);
     suite_add_tcase(s, t);
     return s;
 }
