@@ -417,10 +417,11 @@ static void pass_on_late(struct child *me, void *arg)
 {
     const struct between *b = arg;
     struct raw r;
-    struct hello hello = raw_hello("late");
+    struct hello hello = raw_hello("late"), his;
     child_post(me, 1);
     int worker = accept(b->listener, NULL, NULL);
-    REQUIRE(worker >= 0 && raw_greet(&r, &b->h, &hello));
+    REQUIRE(worker >= 0 && recv(worker, &his, sizeof his, 0) == sizeof his);
+    REQUIRE(raw_greet(&r, &b->h, &hello));
     kill(b->h.pid, SIGKILL);
     REQUIRE(raw_ended(&r, 5000));
     size_t fds = r.n_fds;
