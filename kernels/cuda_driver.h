@@ -102,6 +102,7 @@ enum {
     CUDA_HAS_VMM = 102,
     CUDA_HAS_FD_HANDLES = 103,
     CUDA_HAS_IPC = 125,
+    CUDA_HOST_NUMA_ID = 134, /* CUDA 12.2 */
 };
 
 /* ---- one table --------------------------------------------------------------------------- */

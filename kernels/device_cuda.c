@@ -279,6 +279,14 @@ static int map_here(struct cuda_device *dev, struct device_words *words)
     return refuse(dev, result, what, words);
 }
 
+/* Of the processor that the GPU hangs on; -1: there is one only, or the driver does not say. */
+static int host_node(const struct cuda_device *dev)
+{
+    int node = -1;
+    return dev->cu.cuDeviceGetAttribute(&node, CUDA_HOST_NUMA_ID, dev->number) == CUDA_OK ? node
+                                                                                          : -1;
+}
+
 struct copier *device_copier(struct device *device, uint64_t buffer_bytes, unsigned n_buffers,
                              uint64_t engine_from, struct device_words *words)
 {
@@ -290,7 +298,7 @@ struct copier *device_copier(struct device *device, uint64_t buffer_bytes, unsig
         .pool_bytes = device->share.bytes,
         .buffer_bytes = buffer_bytes,
         .n_buffers = n_buffers,
-        .numa_node = -1,
+        .numa_node = host_node(dev),
         .cuda = &dev->cu,
         .context = dev->context,
         .engine_from = engine_from,

@@ -258,6 +258,39 @@ START_TEST(stuck_under_the_memory_tier)
 }
 END_TEST
 
+/* How the kernel was asked to place some mapping of that process. */
+static bool memory_prefers(pid_t pid, const char *what)
+{
+    char name[64], line[4096];
+    bool found = false;
+    snprintf(name, sizeof name, "/proc/%d/numa_maps", (int)pid);
+    FILE *f = fopen(name, "re");
+    ck_assert_ptr_nonnull(f);
+    while (fgets(line, sizeof line, f))
+        found |= strstr(line, what) != NULL;
+    fclose(f);
+    return found;
+}
+
+/* What lies between a GPU and the disk lies on the GPU's side of the machine, if the driver says
+ * which that is. */
+START_TEST(buffers_on_the_node_of_the_gpu)
+{
+    static const char *const says[] = {"134=0", "134=-1"};
+    struct site s;
+    if (access("/proc/self/numa_maps", R_OK) != 0)
+        SKIP_TEST("this kernel knows of no nodes");
+    setenv("FAKE_CUDA_ATTRIBUTES", says[_i], 1);
+    site_of_gpus(&s, "cuda:0,1");
+    site_start(&s);
+    ck_assert_int_eq(memory_prefers(s.h.pid, " prefer:0 "), _i == 0);
+    cache_all(&s);
+    ck_assert_uint_eq(read_all(&s), 8 * N);
+    site_stop(&s);
+    site_deinit(&s);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("gpu_swap");
@@ -270,6 +303,7 @@ Suite *test_suite(void)
     tcase_add_test(t, the_gpu_is_lost_under_the_disk);
     tcase_add_test(t, stuck_under_the_disk);
     tcase_add_loop_test(t, stuck_under_the_memory_tier, 0, 2);
+    tcase_add_loop_test(t, buffers_on_the_node_of_the_gpu, 0, 2);
     suite_add_tcase(s, t);
     return s;
 }

@@ -330,7 +330,7 @@ int fake_cuDeviceGetAttribute(int *value, int attribute, int device)
     FAKE_ENTER();
     if (fake_physical(device) < 0)
         return CUDA_INVALID_DEVICE;
-    *value = 1;
+    *value = attribute == CUDA_HOST_NUMA_ID ? -1 : 1;
     const char *list = fake_environment("FAKE_CUDA_ATTRIBUTES", "");
     int given, at, n;
     while (sscanf(list, "%d=%d%n", &at, &given, &n) == 2) {
