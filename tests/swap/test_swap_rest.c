@@ -113,17 +113,18 @@ START_TEST(locked_memory)
 {
     struct rig r;
     struct rlimit little = {64 << 10, 64 << 10};
+    bool root = getuid() == 0;
     rig_init(&r, 64 << 10, 64, 20);
     r.config.uring = true;
     ck_assert_int_eq(chmod(r.dir[0], 0777), 0);
     ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &little), 0);
-    if (getuid() == 0)
+    if (root)
         ck_assert_int_eq(setresuid(65534, 65534, 0), 0);
     rig_start(&r);
     ck_assert(swap_facts(r.sw).uring);
     write_and_read(&r);
     rig_stop(&r);
-    ck_assert_int_eq(getuid() == 65534 ? setresuid(0, 0, 0) : 0, 0);
+    ck_assert_int_eq(root ? setresuid(0, 0, 0) : 0, 0);
     rig_deinit(&r);
 }
 END_TEST
