@@ -93,12 +93,14 @@ START_TEST(all_is_well)
 }
 END_TEST
 
-/* It is seen when the GPU gives other bytes than were written, when an export is refused, and when
- * memory does not come back. */
+/* It is seen when a kernel fails, when other bytes come out than went in, when an export is
+ * refused, and when there is no memory. */
 static const struct {
     const char *name, *value, *said;
 } faults[] = {
     {"FAKE_CUDA_FAIL", "cuLaunchKernel:3:719", "cuLaunchKernel: "},
+    {"FAKE_CUDA_ROT", "1", "its memory is not what it must be"},
+    {"FAKE_CUDA_ROT", "2", "came out of the GPU with other bytes"},
     {"FAKE_CUDA_FAIL", "cuMemImportFromShareableHandle:1:801", "the worker that should pool said"},
     {"FAKE_CUDA_FAIL", "cuIpcGetMemHandle:1:801", "the private daemon did not start"},
     {"FAKE_CUDA_BYTES", "67108864", "the private daemon did not start"},

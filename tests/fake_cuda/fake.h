@@ -21,6 +21,7 @@
  *   FAKE_CUDA_DELAY_US=N      what is asynchronous begins up to that much later
  *   FAKE_CUDA_STUCK=N         the Nth copy or kernel of the process never ends; nor does the
  *                             process then, if it is the driver's to end it (exit)
+ *   FAKE_CUDA_ROT=N           the Nth copy of the process has a wrong bit in its first byte
  *   FAKE_CUDA_PAGEABLE=1      copies may use host memory that is not pinned, and are waited for
  *                             then, as the real one does; else that is misuse
  *   FAKE_CUDA_TOUCH=0         this process cannot touch device memory by its address, as with a

@@ -18,6 +18,14 @@ struct copy {
     struct piece piece[];
 };
 
+static void rot(const struct copy *c)
+{
+    static unsigned long copies;
+    unsigned long n = strtoul(fake_environment("FAKE_CUDA_ROT", "0"), NULL, 10);
+    if (__atomic_add_fetch(&copies, 1, __ATOMIC_RELAXED) == n)
+        *(unsigned char *)c->piece[0].to ^= 1;
+}
+
 static void copy_run(void *arg)
 {
     struct copy *c = arg;
@@ -26,6 +34,7 @@ static void copy_run(void *arg)
             memcpy(c->piece[i].to, c->piece[i].from, c->piece[i].bytes);
         else
             memset(c->piece[i].to, c->byte, c->piece[i].bytes);
+    rot(c);
     free(c);
 }
 
