@@ -106,6 +106,10 @@ static void keep_directory(const char *path)
 {
     struct dirent **entry;
     int n = scandir(path, &entry, NULL, by_name);
+    if (n < 0) {
+        fprintf(stderr, "%s: %s\n", path, strerror(errno));
+        exit(2);
+    }
     for (int i = 0; i < n; i++) {
         char name[512];
         snprintf(name, sizeof name, "%s/%s", path, entry[i]->d_name);
@@ -113,8 +117,7 @@ static void keep_directory(const char *path)
             keep_file(name);
         free(entry[i]);
     }
-    if (n >= 0)
-        free(entry);
+    free(entry);
 }
 
 static void keep_seeds(void)

@@ -241,6 +241,8 @@ static void meet_honest(struct scene *s)
     struct raw probe;
     if (s->honest_there || !s->h.d.carved || s->h.d.n_blocks < 2 * HONEST_BLOCKS)
         return;
+    for (int i = 0; i < 2 * LINES; i++) /* what was said before makes room, or takes it */
+        house_round(&s->h);
     if (s->h.d.n_sessions >= s->h.options.max_workers) { /* that is the way to be refused */
         REQUIRE(!guest_open(&s->h, &probe, "one too many", "", 0, false));
         return;
