@@ -1,6 +1,7 @@
 #!/bin/bash
 # coverage.sh TESTS [TESTLOG]: what COVERAGE.md, in the directory TESTS, says is there.
 #
+#   - each scenario has its row: those of ../shared/scenarios beside the tree; where that is not, of a list here
 #   - each `name` in its tables is that of one test, or of a file; no row is empty
 #   - each START_TEST is added to a case of its file; one that is named after a scenario, an operation
 #     or a rule is in a table
@@ -10,8 +11,22 @@
 set -uo pipefail
 cd "$1" || exit 1
 log=${2:-}
+scenarios=../../shared/scenarios
 room=$(mktemp -d) || exit 1
 trap 'rm -rf "$room"' EXIT
+
+all_scenarios() {
+    if [ -d "$scenarios" ]; then
+        sed -nE 's/^### (B[0-9]+)$/\1/p; s/^([0-9]+)\. .*/E\1/p' "$scenarios"/*.md
+    else
+        printf 'B%02d\n' 1 3 4 5 7 9 11 12 14 15 16 18 19 21 22 23 24 26 27 29 30 31 33 35 36 37 38 41 43 45 46 48
+        seq 1 139 | awk '$1 % 3 != 2 { print "E" $1 }'
+    fi
+}
+all_scenarios | sort >"$room/scenarios"
+[ -s "$room/scenarios" ] || { echo "$scenarios: no scenario is found in its files" && exit 1; }
+# A row may be that of several.
+sed -nE 's/^\| *([BE][0-9][BE0-9, ]*)\|.*/\1/p' COVERAGE.md | grep -oE '[BE][0-9]+' | sort >"$room/rows"
 
 # NAME FILE: of each test; then of each word that is given to tcase_add_test and its like.
 grep -roE 'START_TEST\([A-Za-z0-9_]+\)' --include='*.c' . |
@@ -60,6 +75,7 @@ awk '/^\|/ {
     }' "$log" | sort -u >"$room/ran" || exit 1
 
 {
+    comm -23 "$room/scenarios" "$room/rows" | sed 's/.*/COVERAGE.md: the scenario & has no row/'
     comm -23 "$room/tests" "$room/added" |
         sed -E 's/^(.*) (.*)$/\2: no case has the test \1/'
     awk -v whole="$log" -v tests="$room/tests" -v ran="$room/ran" '

@@ -2,14 +2,17 @@
 # coverage_test.sh COVERAGE.SH: it finds what is wrong, and nothing where nothing is.
 set -u
 script=$1
-room=$(mktemp -d) || exit 1
-trap 'rm -rf "$room"' EXIT
+all=$(mktemp -d) || exit 1
+trap 'rm -rf "$all"' EXIT
+room=$all/main/tests
 status=0
 
 # A tree in which all is well, and the log of its run.
 tree() {
-    rm -rf "${room:?}"/*
-    mkdir "$room/models"
+    rm -rf "${all:?}"/*
+    mkdir -p "$room/models" "$all/shared/scenarios"
+    printf '# Reports\n\n### B01\n\nOf B04.\n' >"$all/shared/scenarios/reports.md"
+    printf '# Faults\n2. **Two**. Not 4.\n 4.\n3. **Three**.\n' >"$all/shared/scenarios/faults.md"
     cat >"$room/COVERAGE.md" <<'EOF'
 Outside of tables `nothing` counts.
 
@@ -76,6 +79,13 @@ change COVERAGE.md 's/x\.pml/z.pml/'
 says "a name that is no file" "COVERAGE.md, row B01: there is no file models/z.pml"
 change COVERAGE.md 's/it cannot be//'
 says "an empty row" "COVERAGE.md, row E2: it names no test, and does not say why"
+change COVERAGE.md '/E2/d'
+says "a scenario without a row" "COVERAGE.md: the scenario E2 has no row"
+change COVERAGE.md '/E2/d; s/E3/E3, E2/'
+says "two scenarios in a row" ""
+change ../../shared/scenarios/faults.md 's/^[23]/& /'
+change ../../shared/scenarios/reports.md 's/###/##/'
+says "scenarios that are written in another way" "../../shared/scenarios: no scenario is found in its files"
 change b.c 's/four/two/'
 says "two tests of one name" "COVERAGE.md, row B01: several tests are called two: ./a.c ./b.c
 COVERAGE.md, row first_cell: several tests are called two: ./a.c ./b.c"
@@ -105,4 +115,20 @@ echo "command: /models/y.sh /bin/nvcc" >>"$room/log" # after "exit status 0"
 says "a script that runs where there is an nvcc" "" log
 echo "command: /models/z.sh /bin/nvcc" >>"$room/log"
 says "a script that did not run although there is an nvcc" "COVERAGE.md, row E3: models/y.sh was not run" log
+
+# TREE: which scenarios there are, asked by having no row.
+scenarios() {
+    "$script" "$1" | sed -n 's/^COVERAGE.md: the scenario \(.*\) has no row$/\1/p'
+}
+
+# The list for a tree by itself is that of the files.
+real=$(cd "$(dirname "$script")/../.." && pwd)/shared/scenarios
+echo 'no rows' >"$room/COVERAGE.md"
+rm -r "$all/shared"
+alone=$(scenarios "$room")
+[ "$(grep -c . <<<"$alone")" = 125 ] || { echo "alone it knows of other scenarios: $alone" && status=1; }
+if [ -d "$real" ]; then
+    mkdir "$all/shared" && cp -r "$real" "$all/shared/scenarios"
+    diff <(echo "$alone") <(scenarios "$room") || { echo "its list is not what is in $real" && status=1; }
+fi
 exit $status

@@ -1,11 +1,11 @@
 /*
  * pages.pml - who may use a page while blocks go to the disk and come back.
  *
- * THE CODE   daemon/disk_read.c fetch_begin, copies_of, order_next, read_over, has_newer, publish, fetch_go,
+ * THE CODE   daemon/disk_read.c fetch_begin, copies_of, order_next, read_over, has_newer, publish(), fetch_go,
  *            fetch_end; daemon/disk.c on_slot_gone;
- *            daemon/disk_write.c chain_begin, chain_go, commit; daemon/pool.c;
+ *            daemon/disk_write.c chain_begin, chain_go, commit(); daemon/pool.c;
  *            daemon/index_residency.c index_page_arrive, pages_adopt, index_free_pages,
- *            index_evict_copies, index_copy_commit, index_copy_replace; daemon/disk_restore.c hang
+ *            index_evict_copies, index_copy_commit, index_copy_replace; daemon/disk_restore.c hang()
  *
  *      block 0 - block 1        a path of two: page[i] 0, or where it is on the device;
  *                               slot[i] 0, or where its copy is on disk

@@ -2,7 +2,7 @@
  * ring.pml - a ring, its records and the wake-up beside it, on a machine with store buffers.
  *
  * THE CODE   shm/ring.h: ring_claim, ring_post, ring_peek, ring_drop, doze_begin, doze_end,
- *            doze_must_wake; who calls them in this order: daemon/loop.c nap, session_look and
+ *            doze_must_wake; who calls them in this order: daemon/loop.c nap(), session_look and
  *            turn_of_all with client/channel.c channel_post; client/channel.c channel_await (doze_end)
  *            and channel_leave (a new nap without doze_end) with daemon/session.c session_turn;
  *            daemon/swap.c and swap_thread.c in both directions.

@@ -2,7 +2,7 @@
  * root.pml - from a space to its root, while spaces are flushed, closed and opened, and roots used again.
  *
  * THE CODE   reader: shm/index_read.c space_root, index_walk, walk_once (the root's seen_read), child_match
- *            daemon: daemon/space.c describe, wake, settle, free_slot, spaces_flush; daemon/index.c
+ *            daemon: daemon/space.c describe(), wake(), settle(), free_slot, spaces_flush; daemon/index.c
  *                    index_root_new, index_root_free; daemon/index_change.c child_new; daemon/index_remove.c leaf_remove,
  *                    index_condemn, index_reap
  *

@@ -3,7 +3,7 @@
 #
 # Without a mutation: no error, no state left out for want of memory or depth, and every statement of the
 # model reached (but those on a line that says "never"), so that nothing holds because nothing happens;
-# and each function that it names under THE CODE is there.
+# and each function that it names under THE CODE, as NAME_NAME or NAME(), is in the file that stands before it.
 # With one: an assertion fails or a process waits for ever. MODEL names its mutations, a line each:
 #     MUTATION NAME    what is taken away
 set -u
@@ -28,11 +28,27 @@ trap 'rm -rf "$room"' EXIT
 cd "$room" || exit 1
 
 if [ -z "$mutation" ]; then
-    sed -n '/THE CODE/,/^ \*$/p' "$source" | grep -oE '\b[a-z]+(_[a-z0-9]+)+\b' | sort -u >names
+    sed -n '/THE CODE/,/^ \*$/p' "$source" |
+        grep -oE '\b([a-z]+/)?[a-z_]+\.[ch]\b|\b[a-z]+(_[a-z0-9]+)+\b|\b[a-z]+\(\)' >names
     [ -s names ] || { echo "$model: it does not say under THE CODE what it is a model of" >&2 && exit 1; }
+    file=''
     while read -r name; do
-        grep -rqw --include='*.[ch]' "$name" "$tree/daemon" "$tree/client" "$tree/shm" && continue
-        echo "$model: the code has no $name: name what there is instead, and see that the model still fits" >&2
+        case $name in
+        *.[ch])
+            case $name in
+            */*) file=$name ;;
+            *) file=${file%/*}/$name ;;
+            esac
+            [ -f "$tree/$file" ] || { echo "$model: the code has no file $file" >&2 && exit 1; }
+            # what comments say does not count
+            sed -zE 's:/\*[^*]*\*+([^/*][^*]*\*+)*/::g' "$tree/$file" >code
+            continue
+            ;;
+        esac
+        [ -n "$file" ] || { echo "$model: in which file is $name?" >&2 && exit 1; }
+        name=${name%()}
+        grep -qE "(^|[^A-Za-z0-9_])$name\(" code && continue
+        echo "$model: $file has no $name: name what there is instead, and see that the model still fits" >&2
         exit 1
     done <names
 fi

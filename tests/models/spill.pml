@@ -2,7 +2,7 @@
  * spill.pml - a snapshot goes to the disk, or comes back, while it is saved again, held, swept, forgotten.
  *
  * THE CODE   daemon/snapshot_spill.c spill_begin, spill_cancel, spill_over, snapshot_fetch, fetch_over,
- *            blob_drop, linger_over, snapshots_step; daemon/snapshot.c snapshot_save, displace,
+ *            blob_drop, linger_over, snapshots_step; daemon/snapshot.c snapshot_save, displace(),
  *            entry_leave, entry_free, slot_let_go, snapshot_hold, snapshots_forget; daemon/disk_state.c
  *            state_put, slot_step, write_over, state_get, state_read_over, state_drop, state_step
  *
