@@ -130,14 +130,17 @@ START_TEST(a_start_finds_what_workers_have_closed)
 }
 END_TEST
 
-/* It keeps the memory for a second. */
+/* It keeps the memory until the next daemon has missed it, and half a second more. */
 static void holder(struct child *me, void *arg)
 {
+    const struct host *h = arg;
     pfx *c = gpu_open(arg, PFX_MAP_ALL);
     child_post(me, 1);
     child_wait(me);
     child_post(me, 1);
-    sleep_us(1000000);
+    while (!host_logged(h, "trying again"))
+        sleep_us(1000);
+    sleep_us(500000);
     pfx_close(c);
 }
 
