@@ -42,12 +42,6 @@
 #define HEADER_MAGIC  0x746f6c7378667870ull /* "pxfxslot" */
 #define RETIRED_MAGIC 0x6461656478667870ull /* "pxfxdead" */
 
-/* Generations that may be in places nobody can see are jumped over. */
-#define GENERATION_JUMP (1ull << 32)
-/* None comes near it: what says so is damaged, and to count on from there would lead back to
- * numbers that old records have. */
-#define GENERATION_END (1ull << 63)
-
 enum {
     SWAP_ALIGN = 4096, /* of headers' and pieces' places; direct transfers need at most that */
     SWAP_SUPERBLOCK = 4096,

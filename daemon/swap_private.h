@@ -29,6 +29,12 @@ enum {
 #define PROBE_NS  (2 * SECOND_NS)  /* between probes, tries to grow, and to write what is owed */
 #define STUCK_NS  (20 * SECOND_NS) /* an operation that takes longer makes its file sick */
 
+/* Generations that may be in places nobody can see are jumped over. */
+#define GENERATION_JUMP (1ull << 32)
+/* None comes near it: what says so is damaged, and to count on from there would lead back to
+ * numbers that old records have. What is counted on from just below it has as far to go. */
+#define GENERATION_END (1ull << 62)
+
 /* ---- files (swap thread, after swap_start) ---- */
 
 /* What may not come back; the same in memory and on disk. */
