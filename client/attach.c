@@ -168,13 +168,6 @@ static int map_channel(struct pfx *c, const struct welcome *w, const int *fd)
     return 0;
 }
 
-/* Its memory may have gone a moment before it hangs up. */
-static bool daemon_ended(const struct pfx *c)
-{
-    struct pollfd p = {.fd = c->fd, .events = POLLRDHUP};
-    return poll(&p, 1, ENDS_MS) > 0;
-}
-
 static int map_pool(struct pfx *c, const struct welcome *w, const int *fd, uint64_t which)
 {
     uint32_t n = w->layout.n_devices;
@@ -187,7 +180,7 @@ static int map_pool(struct pfx *c, const struct welcome *w, const int *fd, uint6
         if (which != PFX_MAP_ALL && !(which >> i & 1))
             continue;
         c->devices[i] = device_import(&w->device[i], fd[i], why, sizeof why);
-        if (!c->devices[i] && daemon_ended(c))
+        if (!c->devices[i] && channel_ends(c, ENDS_MS))
             return refuse(PFX_EGONE, "the daemon ended while this process attached");
         if (!c->devices[i])
             return refuse(PFX_EAGAIN, "device %u: %s", i, why);

@@ -90,6 +90,12 @@ static short channel_poll(struct pfx *c, short events, int ms)
     return p.revents;
 }
 
+bool channel_ends(struct pfx *c, int ms)
+{
+    (void)channel_poll(c, 0, ms);
+    return c->gone;
+}
+
 void channel_look(struct pfx *c)
 {
     struct timespec t;

@@ -308,6 +308,8 @@ void channel_take(struct pfx *c); /* all completions that are there */
 /* Spin, then sleep, until something may have come. False: the time is over. */
 bool channel_await(struct pfx *c, uint64_t until);
 void channel_look(struct pfx *c); /* is the daemon alive? Asked about once a millisecond */
+/* Has it hung up, or does it within that time? */
+bool channel_ends(struct pfx *c, int ms);
 void channel_die(struct pfx *c);
 void channel_drain(struct pfx *c); /* wake-ups */
 /* Control goes back to the caller: arm the wake-up, if pfx_fd was asked for. */

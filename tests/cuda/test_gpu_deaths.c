@@ -424,8 +424,7 @@ static void pass_on_late(struct child *me, void *arg)
     REQUIRE(raw_greet(&r, &b->h, &hello));
     kill(b->h.pid, SIGKILL);
     REQUIRE(raw_ended(&r, 5000));
-    size_t fds = r.n_fds;
-    REQUIRE(pass_descriptors(worker, &r.welcome, sizeof r.welcome, r.fds, fds));
+    REQUIRE(pass_descriptors(worker, &r.welcome, sizeof r.welcome, r.fds, r.n_fds));
 }
 
 /* A handle of what is gone: that is the daemon's death, and no want of anything. */
