@@ -76,10 +76,15 @@ static int find(struct cuda_device *dev, const struct device_name *gpu, struct d
     return 0;
 }
 
+static int attribute_of(const struct cuda_device *dev, int attribute, int otherwise)
+{
+    int value;
+    return dev->cu.cuDeviceGetAttribute(&value, attribute, dev->number) ? otherwise : value;
+}
+
 static bool can(const struct cuda_device *dev, int attribute)
 {
-    int value = 0;
-    return dev->cu.cuDeviceGetAttribute(&value, attribute, dev->number) == CUDA_OK && value;
+    return attribute_of(dev, attribute, 0) != 0;
 }
 
 /* ---- by descriptor --------------------------------------------------------------------------- */
@@ -279,14 +284,6 @@ static int map_here(struct cuda_device *dev, struct device_words *words)
     return refuse(dev, result, what, words);
 }
 
-/* Of the processor that the GPU hangs on; -1: there is one only, or the driver does not say. */
-static int host_node(const struct cuda_device *dev)
-{
-    int node = -1;
-    return dev->cu.cuDeviceGetAttribute(&node, CUDA_HOST_NUMA_ID, dev->number) == CUDA_OK ? node
-                                                                                          : -1;
-}
-
 struct copier *device_copier(struct device *device, uint64_t buffer_bytes, unsigned n_buffers,
                              uint64_t engine_from, struct device_words *words)
 {
@@ -298,7 +295,7 @@ struct copier *device_copier(struct device *device, uint64_t buffer_bytes, unsig
         .pool_bytes = device->share.bytes,
         .buffer_bytes = buffer_bytes,
         .n_buffers = n_buffers,
-        .numa_node = host_node(dev),
+        .numa_node = attribute_of(dev, CUDA_HOST_NUMA_ID, -1), /* -1: there is one only */
         .cuda = &dev->cu,
         .context = dev->context,
         .engine_from = engine_from,
