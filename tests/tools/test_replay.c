@@ -395,14 +395,17 @@ START_TEST(replay_chat_with_two_workers)
 END_TEST
 
 /* A private daemon that is killed half way, with a swap directory of its own. */
-static json_t *over_kill_9(const char *path, const char *blocks, const char *budget)
+static json_t *over_kill_9(const char *budget, const char *const *more)
 {
     struct said s;
     char dir[] = "/tmp/prefixd-replay-XXXXXX", swap[64], command[64];
+    const char *words[24] = {"replay", "--private",    "--json", "--swap",
+                             swap,     "--restart-at", "0.5"};
+    for (int n = 7; *more; n++, more++)
+        words[n] = *more;
     ck_assert_ptr_ne(mkdtemp(dir), NULL);
     snprintf(swap, sizeof swap, "%s:%s", dir, budget);
-    RUN(&s, prefixctl_path(), "replay", "--private", "--trace", path, "--json", "--pad-last",
-        "--block-tokens", "512", "--blocks", blocks, "--swap", swap, "--restart-at", "0.5");
+    run_as(0, &s, prefixctl_path(), words);
     json_t *o = report_of(&s);
     ck_assert_int_eq(s.code, 0);
     ck_assert_int_eq(number_of(o, "verified_blocks"), number_of(o, "blocks_hit"));
@@ -412,13 +415,29 @@ static json_t *over_kill_9(const char *path, const char *blocks, const char *bud
     ck_assert_int_eq(system(command), 0);
     return o;
 }
+#define OVER_KILL_9(budget, ...) over_kill_9((budget), (const char *const[]){__VA_ARGS__, NULL})
+
+/* Most of the pool is on disk when the daemon is killed half way, and comes back with the next one.
+ */
+START_TEST(replay_over_kill_9)
+{
+    struct said s;
+    json_t *o = OVER_KILL_9("64M", "--workers", "2", "--limit", "150", "--blocks", "1500");
+    ck_assert_int_eq(number_of(o, "requests"), 150);
+    ck_assert_int_gt(number_of(o, "disk_hits"), 0);
+    json_decref(o);
+    RUN(&s, prefixctl_path(), "replay", "--restart-at", "0.5");
+    refused(&s, 2, "--private");
+    RUN(&s, prefixctl_path(), "replay", "--private", "--restart-at", "1");
+    refused(&s, 2, "fraction");
+}
+END_TEST
 
 /* Prompts that are all new before the kill, and all come once more after it: what is found then was
  * on disk. What was not written yet, at most the pool, is lost with the daemon. */
-START_TEST(replay_over_kill_9)
+START_TEST(replay_finds_what_was_on_disk_at_the_kill)
 {
     enum { PROMPTS = 60, BLOCKS = 8, POOL = 100 };
-    struct said s;
     char text[2 * PROMPTS * 160];
     size_t n = 0;
     for (int i = 0; i < 2 * PROMPTS; i++) {
@@ -430,15 +449,12 @@ START_TEST(replay_over_kill_9)
                                   k < BLOCKS - 1 ? "," : "]}\n");
     }
     trace_write(text);
-    json_t *o = over_kill_9(trace, "100", "8M");
+    json_t *o = OVER_KILL_9("8M", "--trace", trace, "--pad-last", "--block-tokens", "512",
+                            "--blocks", "100");
     ck_assert_int_eq(number_of(o, "requests"), 2 * PROMPTS);
     ck_assert_int_ge(number_of(o, "disk_hits"), PROMPTS * BLOCKS - POOL);
     ck_assert_int_le(number_of(o, "blocks_hit"), PROMPTS * BLOCKS);
     json_decref(o);
-    RUN(&s, prefixctl_path(), "replay", "--restart-at", "0.5");
-    refused(&s, 2, "--private");
-    RUN(&s, prefixctl_path(), "replay", "--private", "--restart-at", "1");
-    refused(&s, 2, "fraction");
 }
 END_TEST
 
@@ -449,8 +465,10 @@ START_TEST(replay_of_conversations_over_kill_9)
     char path[4200];
     snprintf(path, sizeof path, "%s/conversation_trace.jsonl", getenv("TRACES_DIR"));
     if (access(path, R_OK) != 0)
-        SKIP_TEST("the public traces are not here; replay_over_kill_9 says nearly the same");
-    json_t *o = over_kill_9(path, "5000", "1G");
+        SKIP_TEST("the public traces are not here; replay_finds_what_was_on_disk_at_the_kill says "
+                  "it of fewer");
+    json_t *o = OVER_KILL_9("1G", "--trace", path, "--pad-last", "--block-tokens", "512",
+                            "--blocks", "5000");
     ck_assert_int_eq(number_of(o, "requests"), 12031);
     ck_assert_double_gt(json_number_value(json_object_get(o, "hit_ratio")), 0.355);
     json_decref(o);
@@ -600,6 +618,7 @@ Suite *test_suite(void)
     tcase_add_test(t, replay_states_need_slots);
     tcase_add_test(t, replay_chat_with_two_workers);
     tcase_add_test(t, replay_over_kill_9);
+    tcase_add_test(t, replay_finds_what_was_on_disk_at_the_kill);
     tcase_add_test(t, replay_of_conversations_over_kill_9);
     tcase_add_test(t, replay_against_a_running_daemon);
     tcase_add_test(t, replay_finds_a_corrupt_page);
