@@ -393,6 +393,15 @@ struct held await_fetch(struct worker *w, uint64_t tag, const char *text)
     return h;
 }
 
+void keep_on_disk(struct site *s, const char *text, uint32_t depth, enum pfx_snapshot_kind kind,
+                  uint64_t session)
+{
+    keep(&s->w, text, depth, kind, session);
+    struct pfx_spilled out = spill(&s->w, 0);
+    ck_assert_uint_eq(out.dropped, 0);
+    ck_assert_uint_eq(out.depth, depth);
+}
+
 void inflight_is(struct site *s, unsigned n)
 {
     EVENTUALLY(DISK_WAIT_MS, counters(&s->w).blocks_inflight == n);

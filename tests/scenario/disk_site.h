@@ -70,6 +70,9 @@ uint32_t evict_pages(struct site *s, uint32_t n);
 
 /* Cached, written, and in no page. */
 void put_on_disk(struct site *s, const char *text);
+/* A state: saved, and on disk with its prefix. */
+void keep_on_disk(struct site *s, const char *text, uint32_t depth, enum pfx_snapshot_kind kind,
+                  uint64_t session);
 void inflight_is(struct site *s, unsigned n); /* soon */
 /* Nothing is held, nothing moves, and none is lost. */
 void at_rest(struct site *s);

@@ -200,12 +200,6 @@ static void tiered_site(struct site *s)
     site_set(s, "--snapshot-swap", "512K");
 }
 
-static void keep_on_disk(struct site *s, const char *text, uint32_t depth)
-{
-    keep(&s->w, text, depth, PFX_EXACT, 0);
-    ck_assert_uint_eq(spill(&s->w, 0).dropped, 0);
-}
-
 static void no_states(struct site *s)
 {
     states_are(&s->w, 0, 0);
@@ -231,8 +225,8 @@ START_TEST(b37_each_field_of_the_fingerprint)
     site_set(&s, field[_i].option, field[_i].old);
     site_start(&s);
     write_all(&s);
-    keep_on_disk(&s, "aaaabbbbcccc", 8);
-    keep_on_disk(&s, "eeeeffff", 3); /* hangs on the root: it needs no block */
+    keep_on_disk(&s, "aaaabbbbcccc", 8, PFX_EXACT, 0);
+    keep_on_disk(&s, "eeeeffff", 3, PFX_EXACT, 0); /* hangs on the root: it needs no block */
     site_again(&s);
     states_are(&s.w, 0, 2);
     ck_assert_uint_eq(all_exact(&s), ALL);

@@ -36,16 +36,6 @@ static uint64_t states_file_bytes(const struct site *s)
     return (uint64_t)st.st_size;
 }
 
-/* Saved, and on disk with its prefix. */
-static void keep_on_disk(struct site *s, const char *text, uint32_t depth,
-                         enum pfx_snapshot_kind kind, uint64_t session)
-{
-    keep(&s->w, text, depth, kind, session);
-    struct pfx_spilled out = spill(&s->w, 0);
-    ck_assert_uint_eq(out.dropped, 0);
-    ck_assert_uint_eq(out.depth, depth);
-}
-
 /* Fetched, and right; its slot and page are free for others afterwards. */
 static void comes_back(struct site *s, const char *text, uint64_t session, uint32_t depth)
 {
