@@ -298,7 +298,8 @@ void state_found(struct disk *k, uint64_t key, const struct swap_record *r)
 
 bool states_init(struct disk *k)
 {
-    static const struct tier_ops ops = {state_room, state_put, state_get, state_drop, state_step, state_free};
+    static const struct tier_ops ops = {state_room, state_put,  state_get,
+                                        state_drop, state_step, state_free};
     struct states *s = &k->states;
     list_init(&s->moves);
     s->tier.ops = &ops;
